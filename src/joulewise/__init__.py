@@ -1,0 +1,43 @@
+"""joulewise: spend fewer joules on deep-learning training, and prove what was saved.
+
+Importing this package loads nothing outside the standard library; its public names load on first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from joulewise.core.errors import JoulewiseError
+    from joulewise.core.knob import Setting
+    from joulewise.core.measurement import Measurement
+    from joulewise.device.discover import find as gpus
+    from joulewise.monitor.window import Monitor
+
+__all__ = ["JoulewiseError", "Measurement", "Monitor", "Setting", "__version__", "gpus"]
+
+_HOMES = {
+    "JoulewiseError": ("joulewise.core.errors", "JoulewiseError"),
+    "Measurement": ("joulewise.core.measurement", "Measurement"),
+    "Monitor": ("joulewise.monitor.window", "Monitor"),
+    "Setting": ("joulewise.core.knob", "Setting"),
+    "gpus": ("joulewise.device.discover", "find"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name from its home on first use."""
+    try:
+        module, attribute = _HOMES[name]
+    except KeyError:
+        raise AttributeError(f"module 'joulewise' has no attribute {name!r}") from None
+    value = getattr(importlib.import_module(module), attribute)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

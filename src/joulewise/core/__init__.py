@@ -1,0 +1,1 @@
+"""The vocabulary of joulewise: frozen dataclasses and pure functions, standard library only."""

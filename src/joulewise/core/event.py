@@ -1,0 +1,132 @@
+"""What the journal holds. Events are facts in the order in which they happened; state is a fold of them.
+
+Every event is a frozen dataclass of plain values; ``to_json`` and ``from_json`` are exact inverses. Settings travel as
+mappings of knob names to numbers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from joulewise.core.decision import Decision, Expectation, Verdict
+from joulewise.core.errors import BadSpec, Unsupported
+from joulewise.core.knob import Setting
+from joulewise.core.measurement import Measurement, Outcome, Source
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A decision, written before it is applied: a crash from here on leaves a trace."""
+
+    time_s: float
+    decision: Decision[Setting]
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What was seen under a decision, and whether it kept its promise."""
+
+    time_s: float
+    decision: Decision[Setting]
+    seen: Measurement[Setting]
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A trial was handed out. ``trial`` counts per job from 0."""
+
+    time_s: float
+    trial: int
+    setting: Setting
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A trial came back."""
+
+    time_s: float
+    trial: int
+    seen: Measurement[Setting]
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """A trial never came back: its owner died or its time ran out."""
+
+    time_s: float
+    trial: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Proven:
+    """A saving against interleaved baselines. Changes are relative (−0.08 is 8 % less); errors one standard error."""
+
+    time_s: float
+    energy_change: float
+    energy_change_error: float
+    time_change: float
+    time_change_error: float
+
+
+Event = Decided | Observed | Asked | Told | Expired | Proven
+
+_EVENTS = {kind.__name__: kind for kind in (Decided, Observed, Asked, Told, Expired, Proven)}
+
+
+def to_json(event: Event) -> str:
+    """One line of JSON."""
+    return json.dumps({"event": type(event).__name__, **_plain(event)}, separators=(",", ":"), allow_nan=False)
+
+
+def from_json(line: str) -> Event:
+    """The event that ``to_json`` wrote; BadSpec, naming the fault, for anything else."""
+    try:
+        fields = dict(json.loads(line))
+        name = fields.pop("event")
+        kind = _EVENTS[name]
+        built: Event = kind(**{key: _rebuild(key, value) for key, value in fields.items()})
+    except (ValueError, TypeError, KeyError, AttributeError, Unsupported) as fault:
+        raise BadSpec(f"not an event: {line[:80]!r} ({type(fault).__name__}: {fault})") from fault
+    return built
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Setting):
+        return dict(value)
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _rebuild(key: str, value: Any) -> Any:
+    match key:
+        case "setting":
+            return Setting(**value)
+        case "decision":
+            return Decision(Setting(**value["setting"]), value["reason"], Expectation(**value["expected"]))
+        case "seen":
+            return _measurement(value)
+        case "verdict":
+            return Verdict(**value)
+        case _:
+            return value
+
+
+def _measurement(fields: Mapping[str, Any]) -> Measurement[Setting]:
+    return Measurement(
+        **{
+            **fields,
+            "setting": Setting(**fields["setting"]),
+            "source": Source(fields["source"]),
+            "outcome": Outcome(fields["outcome"]),
+            "notes": tuple(fields["notes"]),
+        }
+    )

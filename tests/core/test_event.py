@@ -1,0 +1,69 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joulewise.core.decision import Decision, Expectation, Verdict
+from joulewise.core.errors import BadSpec
+from joulewise.core.event import Asked, Decided, Expired, Observed, Proven, Told, from_json, to_json
+from joulewise.core.knob import Setting
+from joulewise.core.measurement import Measurement, Outcome, Source
+
+number = st.floats(allow_nan=False, allow_infinity=False)
+settings = st.builds(
+    lambda d: Setting(**d), st.dictionaries(st.sampled_from(["sm_mhz", "memory_mhz", "power_limit_w"]), number)
+)
+decisions = st.builds(
+    Decision,
+    settings,
+    st.text(min_size=1).filter(str.strip),
+    st.builds(Expectation, st.none() | number, st.none() | number),
+)
+measurements = st.builds(
+    Measurement,
+    settings,
+    number,
+    number,
+    number,
+    number,
+    st.sampled_from(Source),
+    number,
+    st.sampled_from(Outcome),
+    st.tuples(st.text()),
+)
+events = st.one_of(
+    st.builds(Decided, number, decisions),
+    st.builds(Observed, number, decisions, measurements, st.builds(Verdict, st.none() | st.booleans(), st.text())),
+    st.builds(Asked, number, st.integers(0), settings),
+    st.builds(Told, number, st.integers(0), measurements),
+    st.builds(Expired, number, st.integers(0), st.text()),
+    st.builds(Proven, number, number, number, number, number),
+)
+
+
+@given(events)
+def test_an_event_survives_the_way_to_json_and_back(event):
+    line = to_json(event)
+    assert "\n" not in line
+    assert from_json(line) == event
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        '{"event":"Guessed"}',
+        '{"event":"Expired","trial":1}',
+        '{"event":"Asked","time_s":1,"trial":0,"setting":{"fan":1}}',
+    ],
+)
+def test_what_is_no_event_is_refused_by_name(line):
+    with pytest.raises(BadSpec, match="not an event"):
+        from_json(line)
+
+
+def test_a_decision_needs_a_reason():
+    with pytest.raises(ValueError, match="reason"):
+        Decision(Setting(sm_mhz=1710), "  ")
