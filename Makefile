@@ -1,0 +1,64 @@
+# Two commands do all set-up on a fresh Debian machine (make, python3-venv, g++): `make run` and `make test`.
+
+PYTHON ?= python3
+VENV   := .venv
+PEERS  := .venv-peers
+BIN    := $(VENV)/bin
+
+# Public measurements that some tests and benches read; tests that need them skip where the folder is absent.
+ifneq ($(wildcard ../shared/data),)
+export JOULEWISE_DATA ?= $(abspath ../shared/data)
+endif
+
+.PHONY: help run test check bench peers format clean
+
+help:  ## what can be made
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
+
+run: $(VENV)/run.done  ## measure an example training job, on a virtual H200 where there is no real GPU
+	$(BIN)/joulewise run --gpu auto --live --plot out/power.svg --record out/run.jsonl -- $(BIN)/python examples/train_virtual.py
+
+test: $(VENV)/dev.done peers  ## all tests
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup
+
+check: $(VENV)/dev.done  ## style, types, and the direction of imports
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/dev.done  ## every bench that needs no GPU, as tables
+	$(BIN)/python -m bench.gpu_model
+	$(BIN)/python -m bench.measure
+
+peers: $(PEERS)/done  ## other people's tools, apart from ours, that the tests run against the virtual GPUs
+
+format: $(VENV)/dev.done  ## let ruff format and sort
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:  ## forget everything that was built
+	rm -rf $(VENV) $(PEERS) build out
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "joulewise needs Python 3.11 or newer; try 'make PYTHON=python3.12 run'" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV) || { echo "venv failed; on Debian: apt-get install python3-venv" >&2; exit 1; }
+
+# Installed editable: the sources are what runs; the compiled part is rebuilt when its sources change.
+NATIVE := $(shell find src/joulewise/native -name '*.c' -o -name '*.h' -o -name '*.cpp' -o -name CMakeLists.txt)
+
+$(VENV)/run.done: pyproject.toml $(NATIVE) | $(BIN)/python
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[plot]'
+	touch $@
+
+$(VENV)/dev.done: pyproject.toml $(NATIVE) | $(BIN)/python
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev]'
+	touch $@ $(VENV)/run.done
+
+# Another environment, because these packages are never ours to need. Best effort: their tests skip without it.
+$(PEERS)/done: tests/peers/requirements.txt
+	@{ $(PYTHON) -m venv $(PEERS) \
+	  && $(PEERS)/bin/pip install -q --disable-pip-version-check torch==2.13.0 \
+	  && $(PEERS)/bin/pip install -q --disable-pip-version-check -r $< \
+	  && touch $@; } || { rm -rf $(PEERS); [ "$$CI" = true ] && exit 1; \
+	     echo "other tools could not be installed: their tests will be skipped" >&2; }

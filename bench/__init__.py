@@ -1,0 +1,1 @@
+"""One question a file. ``python -m bench.NAME --json`` ends with one object ``{"figures": {...}}``."""
