@@ -223,6 +223,12 @@ def _choices(value: Any) -> Choices:
 
 
 def _plain_choices(choices: Choices) -> Any:
+    """The shortest form that `_choices` reads back as the same."""
+    if len(choices.values) > 12:
+        step = round(2.0 * (choices.high - choices.low) / (len(choices.values) - 1)) / 2.0
+        short = {"low": choices.low, "high": choices.high, "step": step}
+        if _choices(short) == choices:
+            return short
     if choices.values:
         return list(choices.values)
     return {"low": choices.low, "high": choices.high, "step": choices.step}

@@ -10,7 +10,7 @@ Symbols of the literature, once: x = SM clock / its maximum, y = memory clock / 
     v(x)     = max(v0, v0 + (1 − v0)(x − xk)/(1 − xk))            voltage: flat up to a knee, then linear
     G(x, y)  = G0·(κ·x^−p + δ·y^−p + 1 − κ − δ)^(1/p)             GPU-busy seconds
     T        = (H^n + G^n)^(1/n)                                   one step: host time H overlaps busy time
-    Pb(x, y) = Ps(θ) − Pm(1 − y) + Pd·[(1 − m)·v² + m]·G0/G,  m = μ(1 − κ)   busy power
+    Pb(x, y) = ψ·Ps(θ) − Pm(1 − y) + Pd·[(1 − m)·v² + m]·G0/G,  m = μ(1 − κ)   busy power
     Pi(x, y) = Pdeep + (Pidle − Pdeep)·[s·x·v² + (1 − s)·y]        power while waiting, clocks kept
     x*(cap)  = max{x ≤ lock : Pb(x) ≤ η·cap}, at least xmin        the limiter acts on busy power
     Pavg     = Pi + (Pb − Pi)·G/T,   E = Pavg·T
@@ -85,6 +85,9 @@ class Load:
     host_s: float = 0.0  # H: seconds of host or loader work that the GPU may have to wait for
     dram_share: float = 0.0  # δ: share of gpu_s that scales with the memory clock; at most 1 − sm_share
     sharpness: float = 1.0  # p: 1 = many kernels one after another; 2–5 = one kernel with overlapping pipes
+    # ψ: static power under this load against the chip's. It varies by some 10 %, with how warm the board runs
+    # and how much of it this work keeps awake.
+    static_part: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,14 +146,12 @@ def step_s(chip: Chip, load: Load, x: Real, y: Real | float = 1.0) -> Real:
     return _with_host(chip, load, busy_s(chip, load, x, y))  # type: ignore[no-any-return]
 
 
-def busy_power_w(
-    chip: Chip, load: Load, x: Real, y: Real | float = 1.0, temperature_c: float | None = None
-) -> Real:
+def busy_power_w(chip: Chip, load: Load, x: Real, y: Real | float = 1.0, temperature_c: float | None = None) -> Real:
     """Power while the GPU is busy; `temperature_c` None means the chip's reference temperature."""
     m = chip.memory_share * (1.0 - load.sm_share)
     v = voltage(chip, x)
     switching = load.dynamic_w * ((1.0 - m) * v * v + m) / _slowdown(load, x, y)
-    return _static_w(chip, y, temperature_c) + switching  # type: ignore[no-any-return]
+    return _static_w(chip, load, y, temperature_c) + switching  # type: ignore[no-any-return]
 
 
 def idle_power_w(chip: Chip, x: Real, y: Real | float = 1.0, temperature_c: float | None = None) -> Real:
@@ -163,9 +164,7 @@ def idle_power_w(chip: Chip, x: Real, y: Real | float = 1.0, temperature_c: floa
     return (chip.deep_idle_w + (chip.idle_w - chip.deep_idle_w) * kept) * leakage(chip, temperature_c)  # type: ignore[no-any-return]
 
 
-def average_power_w(
-    chip: Chip, load: Load, x: Real, y: Real | float = 1.0, temperature_c: float | None = None
-) -> Real:
+def average_power_w(chip: Chip, load: Load, x: Real, y: Real | float = 1.0, temperature_c: float | None = None) -> Real:
     """Mean power over one step, waiting for the host included."""
     busy = busy_s(chip, load, x, y)
     idle_w = idle_power_w(chip, x, y, temperature_c)
@@ -173,9 +172,7 @@ def average_power_w(
     return idle_w + (busy_w - idle_w) * busy / _with_host(chip, load, busy)  # type: ignore[no-any-return]
 
 
-def energy_j(
-    chip: Chip, load: Load, x: Real, y: Real | float = 1.0, temperature_c: float | None = None
-) -> Real:
+def energy_j(chip: Chip, load: Load, x: Real, y: Real | float = 1.0, temperature_c: float | None = None) -> Real:
     """Joules of one step: average power × step time."""
     return average_power_w(chip, load, x, y, temperature_c) * step_s(chip, load, x, y)
 
@@ -199,9 +196,7 @@ def limited_x(
     """
     p = load.sharpness
     m = chip.memory_share * (1.0 - load.sm_share)
-    budget = (chip.limiter_gain * cap_w - _static_w(chip, y, temperature_c)) / _larger(
-        load.dynamic_w, _LEAST_W
-    )
+    budget = (chip.limiter_gain * cap_w - _static_w(chip, load, y, temperature_c)) / _larger(load.dynamic_w, _LEAST_W)
     c = _larger(budget, 1e-9) ** p
     fixed = c * _clock_blind(load, y)
     sensitive = c * load.sm_share
@@ -313,5 +308,5 @@ def _with_host(chip: Chip, load: Load, busy: Any) -> Any:
     return longer * (1.0 + ratio**chip.overlap) ** (1.0 / chip.overlap)
 
 
-def _static_w(chip: Chip, y: Any, temperature_c: float | None) -> Any:
-    return (chip.static_w - chip.memory_w * (1.0 - y)) * leakage(chip, temperature_c)
+def _static_w(chip: Chip, load: Load, y: Any, temperature_c: float | None) -> Any:
+    return (load.static_part * chip.static_w - chip.memory_w * (1.0 - y)) * leakage(chip, temperature_c)

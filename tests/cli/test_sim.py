@@ -1,0 +1,147 @@
+"""``joulewise sim`` as a user has it: in a process of its own, with commands and signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from joulewise import native
+
+try:
+    native.library_path()
+except FileNotFoundError as error:
+    pytest.skip(str(error), allow_module_level=True)
+
+SIM = [sys.executable, "-m", "joulewise", "sim"]
+
+
+def sim(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*SIM, *arguments], capture_output=True, text=True, timeout=120, check=False)
+
+
+def wait_until_gone(path: Path) -> bool:
+    deadline_s = time.monotonic() + 20.0
+    while path.exists() and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+    return not path.exists()
+
+
+def test_a_command_sees_the_gpus_that_were_asked_for():
+    code = "from pynvml import *; nvmlInit(); "
+    code += "print([nvmlDeviceGetName(nvmlDeviceGetHandleByIndex(i)) for i in range(nvmlDeviceGetCount())])"
+    done = sim("--gpu", "sim:a100*2,h200", "--", sys.executable, "-c", code)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "['NVIDIA A100 80GB PCIe', 'NVIDIA A100 80GB PCIe', 'NVIDIA H200']"
+    assert done.stderr == ""
+
+
+def test_its_load_runs_in_the_simulators_name():
+    code = "import time; from pynvml import *; nvmlInit(); gpu = nvmlDeviceGetHandleByIndex(0); time.sleep(1.5); "
+    code += "print(nvmlDeviceGetPowerUsage(gpu), len(nvmlDeviceGetComputeRunningProcesses(gpu)))"
+    done = sim("--load", "transformer", "--", sys.executable, "-c", code)
+    power_mw, processes = map(int, done.stdout.split())
+    assert power_mw > 200_000
+    assert processes == 1
+
+
+def test_the_exit_code_of_the_command_is_kept():
+    assert sim("--", "sh", "-c", "exit 7").returncode == 7
+    assert sim("--", "sh", "-c", "kill -KILL $$").returncode == 128 + signal.SIGKILL
+
+
+def test_a_command_that_is_not_there_is_one_line_and_127():
+    done = sim("--", "no-such-command")
+    assert done.returncode == 127
+    assert done.stderr == "joulewise: no-such-command is not a command here; check the name after --\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--gpu", "sim:warp9"), "no GPU model is called 'warp9'"),
+        (("--gpu", "nvml:0"), "names no virtual GPUs"),
+        (("--load", "nothing"), "no workload is called 'nothing'"),
+        (("--speed", "0"), "speed=0 is not above 0"),
+        (("--couple", "jax"), "jax"),
+    ],
+)
+def test_what_cannot_be_simulated_is_one_line_and_2(arguments, words):
+    done = sim(*arguments, "--", "true")
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_reach_the_command(number):
+    command = [*SIM, "--", "sh", "-c", "echo $JOULEWISE_VNVML; exec sleep 60"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
+        directory = Path(running.stdout.readline().strip())
+        assert directory.is_dir()
+        running.send_signal(number)
+        assert running.wait(timeout=30) == 128 + number
+    assert wait_until_gone(directory)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_without_a_command_they_stay_up_until_a_signal_ends_them_cleanly(number):
+    with subprocess.Popen([*SIM, "--gpu", "sim:h200*2", "--json"], stdout=subprocess.PIPE, text=True) as running:
+        where = json.loads(running.stdout.readline())
+        directory = Path(where["directory"])
+        assert (directory / "state").exists()
+        assert len(where["gpus"]) == 2
+        code = "from pynvml import *; nvmlInit(); print(nvmlDeviceGetCount())"
+        environ = {**os.environ, **where["environment"]}
+        seen = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
+        assert seen.stdout == "2\n"
+        running.send_signal(number)
+        assert running.wait(timeout=30) == 0
+    assert wait_until_gone(directory)
+
+
+def test_what_it_prints_can_be_sourced_by_a_shell(tmp_path):
+    exported = tmp_path / "gpus.env"
+    with exported.open("w") as file:
+        running = subprocess.Popen([*SIM], stdout=file, stderr=subprocess.PIPE, text=True)
+    assert "1 virtual GPU is up: NVIDIA H200" in running.stderr.readline()
+    shell = f". {exported}; {sys.executable} -c 'from pynvml import *; nvmlInit(); print(nvmlDeviceGetCount())'"
+    seen = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, check=True)
+    running.terminate()
+    running.communicate(timeout=30)
+    assert seen.stdout == "1\n"
+
+
+def test_a_killed_simulator_is_one_line_and_the_command_goes_on():
+    # The command's parent is sim, and the simulator is its only other child.
+    code = "import os, signal; siblings = open(f'/proc/{os.getppid()}/task/{os.getppid()}/children').read().split(); "
+    code += "os.kill(min({*map(int, siblings)} - {os.getpid()}), signal.SIGKILL); print('still here')"
+    done = sim("--", sys.executable, "-c", code)
+    assert done.stdout == "still here\n"
+    assert done.stderr.startswith("joulewise: the simulator has ended")
+    assert done.stderr.count("\n") == 1
+    assert done.returncode == 1
+
+
+def test_a_killed_simulator_without_a_command_is_one_line_and_1():
+    command = [*SIM, "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        where = json.loads(running.stdout.readline())
+        os.kill(where["pid"], signal.SIGKILL)
+        _, said = running.communicate(timeout=30)
+    assert running.returncode == 1
+    assert said.splitlines()[-1].startswith("joulewise: the simulator has ended")
+    assert wait_until_gone(Path(where["directory"]))
+
+
+def test_a_command_that_cannot_be_coupled_is_told_so():
+    done = sim("--couple", "torch", "--", sys.executable, "-I", "-c", "pass")
+    assert done.returncode == 0
+    assert "no optimiser step was coupled" in done.stderr
+    assert done.stderr.count("\n") == 1
