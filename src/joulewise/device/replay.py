@@ -136,8 +136,8 @@ def _through(raw_j: NDArray[np.float64], places: NDArray[np.intp], looks_j: NDAr
     bent_j[: places[0] + 1] = np.maximum(looks_j[0] + raw_j[: places[0] + 1] - raw_j[places[0]], 0.0)
     for left, right, from_j, to_j in zip(places[:-1], places[1:], looks_j[:-1], looks_j[1:], strict=True):
         rise_j = raw_j[left : right + 1] - raw_j[left]
-        scale = (to_j - from_j) / rise_j[-1] if rise_j[-1] > 0 and to_j >= from_j else 0.0
-        bent_j[left : right + 1] = from_j + scale * rise_j
+        share = rise_j / rise_j[-1] if rise_j[-1] > 0 and to_j >= from_j else 0.0
+        bent_j[left : right + 1] = from_j + (to_j - from_j) * share
         bent_j[right] = to_j
     bent_j[places[-1] :] = looks_j[-1] + raw_j[places[-1] :] - raw_j[places[-1]]
     return bent_j

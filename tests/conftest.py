@@ -1,0 +1,48 @@
+"""What holds for all tests: on a developer's machine a missing part skips its tests; with ``CI=true`` it fails them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+# Skips that say "does not apply here" rather than "a part is missing".
+_DOES_NOT_APPLY = re.compile(
+    "this GPU has no energy counter|there is no power to compare|is no Hopper|root may always set|only root"
+)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if not item.get_closest_marker("gpu"):
+        _fail_where_a_part_is_missing(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    _fail_where_a_part_is_missing(report)
+    return report
+
+
+def _fail_where_a_part_is_missing(report: pytest.TestReport | pytest.CollectReport) -> None:
+    if os.environ.get("CI") != "true" or not report.skipped or hasattr(report, "wasxfail"):
+        return
+    reason = str(report.longrepr[2]) if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    if not _DOES_NOT_APPLY.search(reason):
+        report.outcome = "failed"
+        report.longrepr = f"skipped, and CI=true does not accept that: {reason}"
+
+
+@pytest.fixture(scope="session")
+def data() -> Path:
+    """The folder of public measurements; tests that ask for it skip where there is none."""
+    folder = os.environ.get("JOULEWISE_DATA")
+    if not folder or not Path(folder).is_dir():
+        pytest.skip("JOULEWISE_DATA names no folder of public measurements")
+    return Path(folder)
