@@ -15,8 +15,15 @@ endif
 help:  ## what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
 
+# A real GPU needs a Python that has PyTorch (PYTHON=…/bin/python); anywhere else the job runs on a virtual H200.
 run: $(VENV)/run.done  ## measure an example training job, on a virtual H200 where there is no real GPU
-	$(BIN)/joulewise run --gpu auto --live --plot out/power.svg --record out/run.jsonl -- $(BIN)/python examples/train_virtual.py
+	@mkdir -p out
+	@if $(PYTHON) -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2>/dev/null; \
+	then set -- --gpu auto -- $(PYTHON) examples/train_torch.py; \
+	else set -- --gpu sim:h200 -- $(BIN)/python examples/train_virtual.py; fi; \
+	gpus="$$1 $$2"; shift 3; \
+	$(BIN)/joulewise run $$gpus --live --plot out/power.svg --record out/run.jsonl -- "$$@" \
+	&& echo "the plot is out/power.svg; replay it with: $(BIN)/joulewise top --gpu replay:out/run.jsonl"
 
 test: $(VENV)/dev.done peers  ## all tests
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup

@@ -120,8 +120,9 @@ def test_what_it_prints_can_be_sourced_by_a_shell(tmp_path):
 
 def test_a_killed_simulator_is_one_line_and_the_command_goes_on():
     # The command's parent is sim, and the simulator is its only other child.
-    code = "import os, signal; siblings = open(f'/proc/{os.getppid()}/task/{os.getppid()}/children').read().split(); "
-    code += "os.kill(min({*map(int, siblings)} - {os.getpid()}), signal.SIGKILL); print('still here')"
+    code = "import os, signal, time; parent = os.getppid(); "
+    code += "siblings = open(f'/proc/{parent}/task/{parent}/children').read().split(); "
+    code += "os.kill(min({*map(int, siblings)} - {os.getpid()}), signal.SIGKILL); time.sleep(0.5); print('still here')"
     done = sim("--", sys.executable, "-c", code)
     assert done.stdout == "still here\n"
     assert done.stderr.startswith("joulewise: the simulator has ended")

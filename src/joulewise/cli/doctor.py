@@ -24,6 +24,9 @@ def doctor(
     """Say what can be measured and set here, and for each "no" why and what to do.
 
     Exit code 0 if anything can be measured, a GPU or the host; 1 if nothing can. Only looks, never sets.
+
+      joulewise doctor
+      joulewise doctor --json | jq .gpus
     """
     checkup = examine()
     if as_json:

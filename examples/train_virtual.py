@@ -1,0 +1,75 @@
+"""A training loop on a virtual GPU: real prints, virtual work. The loss is made up; the joules are the law's.
+
+joulewise run --gpu sim:h200 --live --plot power.svg -- python examples/train_virtual.py
+
+Every step blocks until the virtual GPU has done its forward pass, backward pass and optimiser at its present clock.
+Lock the clock from another shell and watch the steps slow down.
+"""
+
+import argparse
+import math
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+from joulewise.core.errors import JoulewiseError
+from joulewise.device.work import work
+from joulewise.model import workloads
+from joulewise.model.workloads import Phase, Workload
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    options.add_argument("--workload", default="transformer", choices=workloads.library())
+    options.add_argument("--epochs", type=int, default=3)
+    options.add_argument("--steps", type=int, default=20, help="steps an epoch")
+    options.add_argument("--step-seconds", type=float, default=0.25, help="one step with nothing set")
+    options.add_argument("--seed", type=int, default=1)
+    chosen = options.parse_args()
+
+    job = workloads.get(chosen.workload, seed=chosen.seed, step_s=chosen.step_seconds)
+    steps = training_steps(job)
+    losses = made_up_losses(chosen.seed)
+    print(f"{chosen.workload}: {chosen.epochs} epochs of {chosen.steps} steps on a virtual GPU", flush=True)
+    for epoch in range(1, chosen.epochs + 1):
+        started = time.perf_counter()
+        for step in range(1, chosen.steps + 1):
+            work(next(steps))
+            loss = next(losses)
+            if step % 5 == 0:
+                speed = step / (time.perf_counter() - started)
+                print(f"epoch {epoch}  step {step:3d}/{chosen.steps}  loss {loss:.3f}  {speed:.2f} steps/s", flush=True)
+        work([job.loads[job.evaluated]] * 10)
+        print(f"epoch {epoch}  evaluated  loss {next(losses) + 0.1:.3f}", flush=True)
+        if job.events.checkpoint is not None:
+            work(job.events.checkpoint)
+            print(f"epoch {epoch}  checkpoint written", flush=True)
+
+
+def training_steps(job: Workload) -> Iterator[list[Phase]]:
+    """The phases of one step after another; evaluation and checkpoints are ours to place."""
+    step: list[Phase] = []
+    for phase in replace(job, events=workloads.Events()).phases():
+        step.append(phase)
+        if phase.ends_step:
+            yield step
+            step = []
+
+
+def made_up_losses(seed: int) -> Iterator[float]:
+    """A curve as one sees it: nothing is learned here."""
+    luck = random.Random(seed)
+    step = 0
+    while True:
+        step += 1
+        yield 1.8 + 2.4 * math.exp(-step / 30) + luck.gauss(0, 0.03)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except JoulewiseError as error:
+        raise SystemExit(f"train_virtual: {error} (on a real GPU: examples/train_torch.py)") from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None

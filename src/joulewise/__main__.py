@@ -1,0 +1,5 @@
+"""``python -m joulewise`` is ``joulewise``."""
+
+from joulewise.cli import main
+
+main()

@@ -1,0 +1,152 @@
+"""The command line: verbs, one file each, and the one place where errors become a line and an exit code.
+
+Data goes to stdout, everything else to stderr. A verb's file is imported when the verb is used, so that
+``joulewise --help`` is quick. Exit codes: 0 done, 1 tried and failed, 2 cannot be done as asked (a bad flag, an
+unknown GPU, a file that cannot be written), 130 interrupted; ``run`` and ``sim`` keep their command's own.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from joulewise.core.errors import BadSpec, JoulewiseError, OutOfRange
+
+FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """Where a verb lives and what it is for. ``takes_command``: the rest of the line is somebody's command."""
+
+    module: str
+    name: str
+    help: str
+    takes_command: bool = False
+
+    def load(self, called: str) -> Any:
+        """The verb as a command of the command-line library, imported now."""
+        found = getattr(importlib.import_module(f"joulewise.cli.{self.module}"), self.name)
+        if isinstance(found, typer.Typer):
+            command = typer.main.get_command(found)
+            command.name = called
+            return command
+        settings = {"allow_interspersed_args": False} if self.takes_command else {}
+        alone = typer.Typer(add_completion=False, rich_markup_mode="rich")
+        alone.command(called, context_settings=settings)(found)
+        return typer.main.get_command(alone)
+
+
+VERBS = {
+    "run": Verb("run", "run", "Measure a command: joules, watts, seconds, with error bars.", takes_command=True),
+    "top": Verb("top", "top", "Watch GPUs: power, clocks, heat, joules."),
+    "doctor": Verb("doctor", "doctor", "Say what can be measured and set here, and what to do about each no."),
+    "sim": Verb("sim", "sim", "Run a command against virtual GPUs.", takes_command=True),
+    "model": Verb("model", "app", "Fit, list and show the laws of GPU models."),
+}
+
+
+class Verbs(TyperGroup):
+    """The verbs, each imported when it is called; help and completion know only its name and one line."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        for name, verb in VERBS.items():
+            self.add_command(TyperCommand(name, help=verb.help))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The verb that is called, imported."""
+        name, _, rest = super().resolve_command(ctx, args)
+        return name, VERBS[name].load(name) if name else None, rest
+
+
+app = typer.Typer(cls=Verbs, rich_markup_mode="rich", pretty_exceptions_enable=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Talk:
+    """How much the user wants to hear; what ``-q`` and ``-v`` set."""
+
+    quiet: bool = False
+    verbose: bool = False
+
+
+def talk(ctx: typer.Context) -> Talk:
+    """What ``-q`` and ``-v`` said."""
+    return ctx.obj if isinstance(ctx.obj, Talk) else Talk()
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        import joulewise
+
+        typer.echo(f"joulewise {joulewise.__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    ctx: typer.Context,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Only errors, and what was asked for.")] = False,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Say where things come from.")] = False,
+    version: Annotated[  # noqa: ARG001
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Spend fewer joules on deep-learning training, and prove what was saved.
+
+    Try it without a GPU:  [bold]joulewise run --gpu sim:h200 -- python examples/train_virtual.py[/bold]
+    """
+    ctx.obj = Talk(quiet, verbose)
+    level = logging.ERROR if quiet else logging.DEBUG if verbose else logging.WARNING
+    logging.basicConfig(format="joulewise: %(message)s")
+    logging.getLogger("joulewise").setLevel(level)
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help())
+
+
+def complain(message: str) -> None:
+    """One line on stderr, whatever the message is made of."""
+    print("joulewise: " + " ".join(message.split()), file=sys.stderr)
+
+
+def say(ctx: typer.Context, message: str) -> None:
+    """A remark on stderr, unless the user wants quiet."""
+    if not talk(ctx).quiet:
+        complain(message)
+
+
+def exit_code_of(error: JoulewiseError) -> int:
+    """2 when asking differently would help, 1 when it was tried and failed."""
+    return BAD_INPUT if isinstance(error, (BadSpec, OutOfRange)) else FAILED
+
+
+def main(args: list[str] | None = None) -> None:
+    """Run the command line and exit. An expected fault is one line on stderr, never a traceback."""
+    try:
+        code = app(args, standalone_mode=False, prog_name="joulewise")
+    except JoulewiseError as error:
+        complain(str(error))
+        code = exit_code_of(error)
+    except (KeyboardInterrupt, typer.Abort):
+        code = INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output has gone, for example `head`; keep the interpreter from saying so at exit.
+        sys.stdout = None
+        code = FAILED
+    except Exception as error:
+        # The command-line library's own faults know how to say themselves; anything else is a bug: show it all.
+        if not hasattr(error, "format_message"):
+            raise
+        message = error.format_message().strip().rstrip(".")
+        code = BAD_INPUT if message else 0  # without one it has shown its help, as a group of verbs does by itself
+        if message:
+            context = getattr(error, "ctx", None)
+            complain(f"{message}; see '{context.command_path if context else 'joulewise'} --help'")
+    sys.exit(code if isinstance(code, int) else 0)

@@ -1,0 +1,78 @@
+"""``--gpu SPEC`` made into GPUs, and into the environment in which a child sees the same ones.
+
+Virtual GPUs run in a simulator process of their own, behind the virtual NVML, so that the child and we look at
+the same hardware by the same road. ``auto`` means: mine if there are any, else one virtual H200.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from joulewise.cli.child import signals_let_through
+from joulewise.core.errors import MissingPart, NoGpu
+from joulewise.device.gpu import Gpu
+
+AUTO = "auto"
+FALLBACK = "sim:h200"
+HELP = "GPUs: nvml:0-3, sim:h200, sim:a100*4, replay:run.jsonl, auto (mine, else sim:h200). Default: mine."
+
+
+@dataclass(frozen=True, slots=True)
+class OpenGpus:
+    """GPUs to read, and what a child's environment must be to work on them."""
+
+    gpus: list[Gpu]
+    environ: Mapping[str, str]
+    why: str
+    """Why these and no others, in words."""
+    simulated: bool = False
+
+    @classmethod
+    def none(cls, why: str) -> OpenGpus:
+        """No GPU, and the reason."""
+        return cls([], os.environ, why)
+
+
+@contextmanager
+def opened(spec: str | None, *, load: str | None = None) -> Iterator[OpenGpus]:
+    """The GPUs of ``spec`` (None: mine) while the context lasts. ``load`` is what virtual GPUs run by themselves.
+
+    Raises NoGpu, MissingPart or BadSpec, each with the way out.
+    """
+    from joulewise.device.discover import find
+
+    if spec is None or spec == AUTO:
+        own = _mine(must=spec is None)
+        if own is not None:
+            yield own
+            return
+        spec = FALLBACK
+    if spec.partition(":")[0].strip() != "sim":
+        yield OpenGpus(find(spec), os.environ, f"--gpu {spec}")
+        return
+
+    from joulewise.device.node import spawn
+    from joulewise.device.nvml import use_virtual
+
+    with ExitStack() as stack:
+        with signals_let_through():
+            running = stack.enter_context(spawn(spec, load=load))
+        use_virtual(running.directory)
+        # All of them: what CUDA_VISIBLE_DEVICES says here was meant for other GPUs.
+        yield OpenGpus(find("nvml:all"), running.environment(), f"virtual, {spec}", simulated=True)
+
+
+def _mine(*, must: bool) -> OpenGpus | None:
+    """My GPUs. Where there are none: NoGpu or MissingPart if there ``must`` be some, else None."""
+    from joulewise.device.discover import mine
+
+    try:
+        gpus, seen = mine()
+    except (NoGpu, MissingPart):
+        if must:
+            raise
+        return None
+    return OpenGpus(gpus, os.environ, seen.why)

@@ -1,0 +1,81 @@
+"""The live view of ``joulewise run --live``: a line per GPU under the command's own output, and the joules so far."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import TextIO
+
+from rich.console import Console
+from rich.text import Text
+
+from joulewise.cli.history import sparkline
+from joulewise.cli.look import line, name
+from joulewise.cli.meter import Meter
+from joulewise.cli.panel import Panel
+from joulewise.core.units import format_duration, format_energy
+
+_MOST_LINES = 8
+_LEAST_CURVE = 8
+_FIELDS = len("412 / 700 W  1785 MHz   97 %  61 °C  power cap")
+
+
+class LiveView:
+    """Draws a meter at the bottom of a terminal. Use ``with``; call ``draw`` every ``refresh_s``."""
+
+    refresh_s = 0.5
+
+    def __init__(self, meter: Meter, stream: TextIO) -> None:
+        self._meter = meter
+        self._panel = Panel(stream, height=1 + min(_MOST_LINES, max(1, len(meter.gpus))))
+        self._console = Console(file=stream, highlight=False)
+
+    def __enter__(self) -> LiveView:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._panel.close()
+
+    def put_away(self) -> AbstractContextManager[None]:
+        """Closed while the shell has the terminal."""
+        return self._panel.put_away()
+
+    def draw(self) -> None:
+        """Show the present state."""
+        width = self._panel.width
+        self._panel.draw([self._rendered(each, width) for each in self.lines(width)])
+
+    def lines(self, width: int) -> list[Text]:
+        """What is shown: a rule with the joules so far, then GPUs."""
+        sights = self._meter.sights()
+        names = max((len(f"{sight.info.index} {name(sight.info)}") for sight in sights), default=0)
+        texts = [line(sight, name_width=names) for sight in sights]
+        if len(texts) > _MOST_LINES:
+            texts[_MOST_LINES - 1 :] = [Text(f"… and {len(sights) - _MOST_LINES + 1} more GPUs", style="dim")]
+        # Reserved for the longest usual reason, so that curves do not jump when a clock is held back.
+        used = max((len(text) for text in texts), default=0)
+        room = width - max(used, names + 2 + _FIELDS) - 2
+        if room >= _LEAST_CURVE:
+            for text, series in zip(texts[:_MOST_LINES], self._meter.history.series, strict=False):
+                text.pad_right(width - room - len(text))
+                text.append(sparkline(series.power_w(), width=room, top=series.top_w()), style="green")
+        return [self._rule(width), *texts]
+
+    def _rule(self, width: int) -> Text:
+        report = self._meter.so_far()
+        said = ""
+        if report is not None:
+            energy = "no reading" if not report.gpus else format_energy(report.total.energy_j, report.total.error_j)
+            said = f" {energy} in {format_duration(report.duration_s)} "
+        left = "── joulewise "
+        rule = Text(left, style="dim")
+        rule.append("─" * max(2, width - len(left) - len(said) - 2))
+        rule.append(said, style="bold not dim")
+        return rule.append("──")
+
+    def _rendered(self, text: Text, width: int) -> str:
+        with self._console.capture() as captured:
+            self._console.print(text, end="", no_wrap=True, overflow="ellipsis", width=width, crop=True)
+        return captured.get()

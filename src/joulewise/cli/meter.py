@@ -1,0 +1,124 @@
+"""What ``joulewise run`` and ``joulewise top`` measure with: one window over GPUs and host, and its history.
+
+It puts the monitor, the recording, the history and the host's counters together, and never raises once it has
+begun: what happened to a GPU is part of its result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+from joulewise.cli.history import History
+from joulewise.cli.look import Sight
+from joulewise.cli.summary import GpuResult, HostResult
+from joulewise.core.errors import GpuLost
+from joulewise.core.measurement import Outcome
+from joulewise.device.gpu import Gpu
+from joulewise.device.host import HostEnergy, HostReading
+from joulewise.device.recording import Recorder
+from joulewise.monitor.report import Report
+from joulewise.monitor.sampler import Sampler
+from joulewise.monitor.window import Monitor, Window
+
+_SO_FAR_SHARE = 0.005
+"""What looking at the counters of an open window may cost, as a share of time; their calls take milliseconds."""
+_LEAST_SO_FAR_S = 0.5
+
+
+class Meter:
+    """One window over some GPUs (maybe none) and the host. Use ``with``; then ``begin``, ``end``.
+
+    Raises BadSpec when ``record`` cannot be written, before anything is measured.
+    """
+
+    def __init__(self, gpus: Sequence[Gpu], *, interval_s: float = 0.1, record: Path | None = None) -> None:
+        self.gpus = tuple(gpus)
+        self.host = HostEnergy()
+        self._recorder = Recorder(record, gpus) if record is not None else None
+        self.history = History(len(self.gpus), interval_s=interval_s, recorder=self._recorder)
+        self._monitor: Monitor | None = None
+        if gpus:
+            sampler = Sampler(gpus, interval_s=interval_s, recorder=self.history)
+            self._monitor = Monitor(sampler=sampler, recorder=self._recorder)
+        self._window: Window | None = None
+        self._host_before: HostReading | None = None
+        self._so_far: Report | None = None
+
+    def __enter__(self) -> Meter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._monitor is not None:
+            self._monitor.close()
+        if self._recorder is not None:
+            self._recorder.close()
+
+    def begin(self) -> None:
+        """Start the window."""
+        self._host_before = self.host.read()
+        if self._monitor is not None:
+            self._window = self._monitor.window("run", settle=True).begin()
+
+    def keep_up(self) -> None:
+        """To be called at least once a minute: the host's counters wrap."""
+        self.host.read()
+
+    def so_far(self) -> Report | None:
+        """The open window up to now, as fresh as its cost allows; None where there is no GPU."""
+        if self._window is None or self._monitor is None:
+            return None
+        calls_s = sum(track.counter_call_s for track in self._monitor.sampler.tracks if track.has_counter)
+        fresh_s = max(_LEAST_SO_FAR_S, calls_s / _SO_FAR_SHARE)
+        if self._so_far is None or self._monitor.time.now_s() - self._so_far.to_s >= fresh_s:
+            self._so_far = self._window.so_far()
+        return self._so_far
+
+    def sights(self) -> list[Sight]:
+        """Every GPU as the sampler last saw it, with its energy so far."""
+        if self._monitor is None:
+            return []
+        report = self.so_far()
+        return [
+            Sight(
+                info=track.gpu.info,
+                reading=track.latest if track.lost is None else None,
+                used=report.gpus.get(track.gpu.info.uuid) if report else None,
+                reason=None if track.lost is None else str(track.lost),
+            )
+            for track in self._monitor.sampler.tracks
+        ]
+
+    def end(self, outcome: Outcome) -> tuple[list[GpuResult], HostResult]:
+        """Stop the window; what each GPU and the host used in it."""
+        assert self._host_before is not None, "begin comes before end"
+        report: Report | None = None
+        if self._window is not None:
+            try:
+                report = self._window.end(outcome=outcome)
+            except GpuLost:  # the report says so, GPU by GPU
+                report = self._window.report
+        host = self.host.between(self._host_before, self.host.read())
+        return self._gpu_results(report), self._host_result(host.energy_j, host.notes)
+
+    def _gpu_results(self, report: Report | None) -> list[GpuResult]:
+        if report is None:
+            return []
+        return [
+            GpuResult(
+                info=gpu.info,
+                series=self.history.series[place],
+                measurement=report.gpus.get(gpu.info.uuid),
+                reason=report.missing.get(gpu.info.uuid),
+                window_s=report.duration_s,
+            )
+            for place, gpu in enumerate(self.gpus)
+        ]
+
+    def _host_result(self, energy_j: float | None, notes: Sequence[str]) -> HostResult:
+        if energy_j is not None:
+            return HostResult(energy_j)
+        return HostResult(None, "; ".join((*self.host.missing, *notes)) or "no zone of the host could be read")

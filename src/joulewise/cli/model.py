@@ -1,0 +1,243 @@
+"""``joulewise model``: fit the law of a GPU to a sweep, and look at the models that are known."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import defaultdict
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from joulewise.cli import say
+from joulewise.core.errors import BadSpec
+from joulewise.core.knob import Choices
+from joulewise.model import catalog
+from joulewise.model.catalog import FitRecord, GpuModel
+from joulewise.model.physics import Chip
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    help="The laws of GPU models.\n\n  joulewise model fit sweep.csv --name mygpu -o mygpu.toml",
+)
+
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+
+_SETTINGS = ("lock_mhz", "memory_mhz", "limit_w", "sm_mhz")
+_MEASURED = ("time_s", "power_w", "energy_j")
+
+
+@app.command("fit")
+def fit(
+    ctx: typer.Context,
+    sweep: Annotated[Path, typer.Argument(metavar="SWEEP.csv", help="The measured settings, see below.")],
+    name: Annotated[str, typer.Option(help="What to call the GPU model.")],
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Write the model here, not to stdout.")] = None,
+    like: Annotated[str | None, typer.Option(help="A known model to take what a sweep cannot tell from.")] = None,
+    sm_max: Annotated[float | None, typer.Option("--sm-max", help="Highest SM clock, MHz.")] = None,
+    hold: Annotated[list[str] | None, typer.Option(help="A law parameter to keep as in --like; repeatable.")] = None,
+    starts: Annotated[int, typer.Option(help="Starts of the search.", min=1)] = 16,
+    as_json: AsJson = False,
+) -> None:
+    """Fit the law of a GPU to a sweep; [bold]sim:FILE.toml[/bold] runs the result.
+
+    SWEEP.csv has a header and one row a setting:
+
+    [bold]time_s[/bold] of one unit of work (an iteration, an epoch)
+    [bold]power_w[/bold] average over it, or [bold]energy_j[/bold] of it
+    [bold]lock_mhz[/bold] SM clock asked for
+    [bold]limit_w[/bold] power limit
+    [bold]memory_mhz[/bold] memory clock
+    [bold]sm_mhz[/bold] SM clock observed; it stands, whatever was asked for
+    [bold]series[/bold] what ran: rows of one series did the same work
+
+    Time, power (or energy) and one of the settings are needed. An empty cell
+    means: not set, or not known.
+
+    [dim]series,limit_w,lock_mhz,time_s,power_w[/dim]
+    [dim]resnet50,700,,0.143,612.5[/dim]
+    [dim]resnet50,500,,0.151,489.0[/dim]
+    [dim]resnet50,700,1200,0.198,361.2[/dim]
+
+    A good sweep has two or more kinds of work, five or more settings of each.
+    Idle power is better measured than fitted: put it into a model file, and
+    give that as --like with --hold idle_w.
+    """
+    from joulewise.model.fit import fit_chip, generic_chip
+
+    series, ignored = read_sweep(sweep)
+    if ignored:
+        say(ctx, f"{sweep}: columns {', '.join(ignored)} are not used")
+    base = catalog.load(like or "h200")
+    start = base.chip if like else generic_chip(series, sm_max_mhz=sm_max)
+    if sm_max is not None:
+        start = replace(start, sm_max_mhz=sm_max)
+    unknown = [held for held in hold or () if held not in Chip.__slots__]
+    if unknown:
+        raise BadSpec(f"--hold {unknown[0]}: no such parameter; there are {', '.join(Chip.__slots__[:-1])}")
+    clocks = [clock for one in series for p in one.points for clock in (p.lock_mhz, p.sm_mhz) if clock is not None]
+    if clocks and max(clocks) > start.sm_max_mhz * 1.001:
+        raise BadSpec(f"{sweep} has clocks up to {max(clocks):g} MHz, above {start.sm_max_mhz:g}; give --sm-max")
+    if not clocks and not like and sm_max is None:
+        say(ctx, "no clock is known: 1000 MHz stands for the highest; --sm-max or --like would tell")
+    found = fit_chip(series, start=start, hold=hold or (), starts=starts, progress=lambda text: say(ctx, text))
+    told = {*found.free, "sm_max_mhz", "heat"}
+    rest = ", ".join(f"law.{one}" for one in Chip.__slots__ if one not in told)
+    model = replace(
+        base,
+        key=catalog.key_of(name),
+        name=name,
+        aliases=(),
+        chip=catalog.rounded(found.chip),
+        fit=FitRecord(
+            f"joulewise model fit {sweep.name}",
+            found.points,
+            len(series),
+            round(found.time_mape, 2),
+            round(found.power_mape, 2),
+        ),
+        borrowed=(
+            f"{rest}: {base.key if like else 'generic'}, the sweep does not tell",
+            f"heat, sensors, switching, memory, architecture: {base.key}",
+        ),
+    )
+    if not like:
+        model = _with_knobs_of(model, clocks, [p.limit_w for one in series for p in one.points if p.limit_w])
+    catalog.check(model.chip, name)
+    if output is not None:
+        catalog.save(model, output)
+    if as_json:
+        loads = {one.name: asdict(load) for one, load in zip(series, found.loads, strict=True)}
+        answer = {**_as_dict(model), "loads": loads, "file": str(output) if output else None}
+        typer.echo(json.dumps(answer, ensure_ascii=False, indent=2))
+    elif output is None:
+        typer.echo(catalog.dump(model), nl=False)
+    else:
+        typer.echo(
+            f"{output}: time within {found.time_mape:.2f} %, power within {found.power_mape:.2f} % on average over"
+            f" {found.points} points of {len(series)} series; try joulewise run --gpu sim:{output} -- COMMAND"
+        )
+
+
+@app.command("list")
+def list_models(as_json: AsJson = False) -> None:
+    """List the GPU models that are known."""
+    models = [catalog.load(key) for key in catalog.names()]
+    if as_json:
+        typer.echo(json.dumps({"models": [_as_dict(model) for model in models]}, ensure_ascii=False, indent=2))
+        return
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("model", no_wrap=True)
+    for title in ("SM MHz", "limit W", "idle W", "points", "time ±", "power ±"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for model in models:
+        errors = [model.fit.time_mape, model.fit.power_mape]
+        table.add_row(
+            model.key,
+            f"{model.sm_mhz.low:g}–{model.sm_mhz.high:g}",
+            f"{model.power_limit_w.low:g}–{model.power_limit_w.high:g}",
+            f"{model.chip.idle_w:g}",
+            str(model.fit.points or "borrowed"),
+            *("–" if error is None else f"{error:.2f} %" for error in errors),
+        )
+    Console(highlight=False).print(table)
+
+
+@app.command("show")
+def show(
+    name: Annotated[str, typer.Argument(help="A model's name, or the path of a .toml file.")], as_json: AsJson = False
+) -> None:
+    """Show one GPU model: parameters, their sources, and the error of the fit."""
+    model = catalog.load(name)
+    if as_json:
+        typer.echo(json.dumps(_as_dict(model), ensure_ascii=False, indent=2))
+    else:
+        typer.echo(catalog.dump(model), nl=False)
+
+
+def read_sweep(path: Path) -> tuple[list[Any], list[str]]:
+    """The series of a sweep file, and the columns that are not used. Raises BadSpec with file and line."""
+    from joulewise.model.fit import Point, Series
+
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file)
+            columns = [column.strip() for column in reader.fieldnames or ()]
+            rows = [(reader.line_num, row) for row in reader]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reason = error.strerror if isinstance(error, OSError) else f"not a CSV file ({error})"
+        raise BadSpec(f"cannot read {path}: {reason}; see 'joulewise model fit --help'") from error
+    if "time_s" not in columns or not {"power_w", "energy_j"} & set(columns):
+        raise BadSpec(
+            f"{path} needs the columns time_s and power_w (or energy_j); it has {', '.join(columns) or 'none'}"
+        )
+    if not set(_SETTINGS) & set(columns):
+        raise BadSpec(f"{path} has none of {', '.join(_SETTINGS)}; without a setting there is nothing to fit")
+    if not rows:
+        raise BadSpec(f"{path} has a header but no rows; give one row a setting")
+    points: dict[str, list[Any]] = defaultdict(list)
+    for line, row in rows:
+        cells = {(key or "").strip(): value for key, value in row.items()}
+        values = {column: _cell(path, line, column, cells.get(column)) for column in (*_SETTINGS, *_MEASURED)}
+        time_s, power_w, energy_j = (values.pop(column) for column in _MEASURED)
+        if time_s is not None and power_w is None and energy_j is not None:
+            power_w = energy_j / time_s
+        if time_s is None or power_w is None:
+            raise BadSpec(f"{path} line {line}: time_s and power_w (or energy_j) must be given")
+        points[(cells.get("series") or "work").strip()].append(Point(time_s, power_w, **values))
+    used = {"series", *_SETTINGS, *_MEASURED}
+    return [Series(name, tuple(found)) for name, found in points.items()], [c for c in columns if c not in used]
+
+
+def _cell(path: Path, line: int, column: str, text: str | None) -> float | None:
+    """One number above 0, or None where the cell is empty."""
+    if text is None or not text.strip():
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not 0.0 < value < float("inf"):
+        raise BadSpec(f"{path} line {line}: {column}={text.strip()!r} is not a number above 0")
+    return value
+
+
+def _with_knobs_of(model: GpuModel, clocks: list[float], limits: list[float]) -> GpuModel:
+    """Ranges as far as the sweep shows them."""
+    high = model.chip.sm_max_mhz
+    sm_mhz = Choices(min([*clocks, model.chip.sm_floor * high]), high, None)
+    model = replace(model, sm_mhz=replace(sm_mhz, low=float(round(sm_mhz.low)), step=1.0))
+    model = replace(model, memory_mhz=Choices.of([model.chip.memory_max_mhz]))
+    if limits:
+        model = replace(model, power_limit_w=Choices(min(limits), max(limits)), default_limit_w=max(limits))
+    return model
+
+
+def _as_dict(model: GpuModel) -> dict[str, Any]:
+    """A model as plain data."""
+    law = asdict(model.chip)
+    heat = law.pop("heat")
+    return {
+        "model": model.key,
+        "name": model.name,
+        "sm_mhz": {"low": model.sm_mhz.low, "high": model.sm_mhz.high},
+        "memory_mhz": list(model.memory_mhz.all()),
+        "power_limit_w": {
+            "low": model.power_limit_w.low,
+            "default": model.default_limit_w,
+            "high": model.power_limit_w.high,
+        },
+        "law": law,
+        "heat": heat,
+        "sensors": asdict(model.sensors),
+        "switching": asdict(model.switching),
+        "fit": asdict(model.fit),
+        "borrowed": list(model.borrowed),
+    }

@@ -1,0 +1,190 @@
+"""``joulewise run``: measure a command without changing it.
+
+The command keeps its terminal, its output, its signals and its exit code; we read its GPUs meanwhile and say at
+the end what they used. Whatever becomes of a GPU, a recording or a simulator, the command goes on. Nothing is
+printed while it runs, unless ``--live`` asks for it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from joulewise.cli import complain, outputs, say, talk
+from joulewise.cli.child import Child, exit_code_of, signals_held
+from joulewise.cli.gpus import HELP, OpenGpus, opened
+from joulewise.core.errors import BadSpec, NoGpu, NoReading
+from joulewise.core.measurement import Outcome
+
+if TYPE_CHECKING:
+    from joulewise.cli.live import LiveView
+    from joulewise.cli.meter import Meter
+    from joulewise.cli.summary import Result
+
+_UNSEEN_WAIT_S = 5.0
+"""How long to sleep while nothing is shown: the host's counters want to be read once a minute, and a child's end
+that a foreign thread of ours might have swallowed shall not go unseen for long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """Where the result goes besides the terminal; checked before the command starts."""
+
+    json: outputs.JsonFile | None
+    record: Path | None
+    plot: Path | None
+
+    @classmethod
+    def checked(cls, json: str | None, record: Path | None, plot: Path | None) -> Outputs:
+        """BadSpec or MissingPart when one of them could not be written later."""
+        if record is not None:
+            outputs.refuse_unwritable("--record", record)
+        if plot is not None:
+            from joulewise.cli.plot import check
+
+            check(plot)
+            outputs.refuse_unwritable("--plot", plot)
+        return cls(outputs.JsonFile(json) if json is not None else None, record, plot)
+
+
+def run(
+    ctx: typer.Context,
+    command: Annotated[list[str], typer.Argument(metavar="COMMAND", help="The command and its arguments, after --.")],
+    gpu: Annotated[str | None, typer.Option(metavar="SPEC", help=HELP)] = None,
+    json: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write the result as JSON; - is stdout, its last line.")
+    ] = None,
+    record: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write every reading as JSON lines; --gpu replay:FILE reads it.")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw power and clocks over time: .svg, .png or .pdf.")
+    ] = None,
+    interval: Annotated[float, typer.Option(metavar="SECONDS", help="Time between two readings of power.")] = 0.1,
+    live: Annotated[
+        bool, typer.Option("--live/--no-live", help="Show power, clocks and joules below the command's output.")
+    ] = False,
+) -> None:
+    """Measure a command: joules ± error, watts, seconds, GPU by GPU.
+
+    The command, its output and its exit code stay as they are; the result
+    goes to stderr when it has ended. Measured are the GPUs that it may use, or
+    those of --gpu; with --gpu sim:h200 the command sees a virtual GPU.
+
+      joulewise run -- python train.py --epochs 3
+      joulewise run --gpu sim:h200 --live --plot power.svg -- ./train.sh
+      joulewise run --json result.json --record run.jsonl -- make train
+
+    Exit code: the command's; 127 if it is not found, 126 if it cannot be
+    executed, 128 + n if signal n ended it; 2 if a flag or file is wrong and 1
+    if there is nothing to measure with, before it is started.
+    """
+    if not 0.01 <= interval <= 10:
+        raise BadSpec(f"--interval {interval:g} is outside 0.01 to 10 seconds; 0.1 is usual")
+    with ExitStack() as stack:
+        # First of all: whatever starts threads below must inherit what is held.
+        mask = stack.enter_context(signals_held())
+        files = Outputs.checked(json, record, plot)
+        found = _open_gpus(ctx, stack, gpu)
+        from joulewise.cli.meter import Meter
+
+        meter = stack.enter_context(Meter(found.gpus, interval_s=interval, record=files.record))
+        if not found.gpus:
+            if not meter.host.zones:
+                raise NoReading(f"nothing to measure with: {'; '.join(meter.host.missing)}; {found.why}")
+            say(ctx, f"measuring the host only: {found.why}")
+        result = _measured(command, found.environ, mask, meter, _view(meter) if live else None)
+        _tell(ctx, result, files)
+    raise typer.Exit(result.exit_code)
+
+
+def _open_gpus(ctx: typer.Context, stack: ExitStack, spec: str | None) -> OpenGpus:
+    """The GPUs to measure; none, with the reason, where we were not told which and there are none."""
+    try:
+        found = stack.enter_context(opened(spec))
+    except NoGpu as error:
+        if spec is not None:
+            raise
+        found = OpenGpus.none(str(error))
+    if talk(ctx).verbose:
+        for each in found.gpus:
+            say(ctx, f"measuring {each.info.index} {each.info.name} {each.info.uuid} ({found.why})")
+    return found
+
+
+def _view(meter: Meter) -> LiveView | None:
+    """The live view, where there is a terminal to show it on."""
+    import sys
+
+    from joulewise.cli.live import LiveView
+    from joulewise.cli.panel import can_show
+
+    return LiveView(meter, sys.stderr) if can_show(sys.stderr) else None
+
+
+def _measured(
+    command: list[str], environ: Mapping[str, str], mask: set[int], meter: Meter, view: LiveView | None
+) -> Result:
+    """Run the command and measure it. Exits with a shell's code when it cannot be started."""
+    from joulewise.cli.summary import Result
+
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    meter.begin()
+    start_s = time.monotonic()
+    try:
+        child = Child(command, environ, mask, while_stopped=view.put_away if view else nullcontext)
+    except OSError as error:
+        complain(_why_not_started(command[0], error))
+        raise typer.Exit(exit_code_of(error)) from None
+    with view or nullcontext():
+        while (code := child.wait(view.refresh_s if view else _UNSEEN_WAIT_S)) is None:
+            meter.keep_up()
+            if view:
+                view.draw()
+    duration_s = time.monotonic() - start_s
+    ended = Outcome.REACHED if code == 0 else Outcome.STOPPED_EARLY if child.stopped_by else Outcome.FAILED
+    gpus, host = meter.end(ended)
+    if gpus and gpus[0].window_s is not None:
+        duration_s = gpus[0].window_s
+    return Result(tuple(command), code, started, duration_s, tuple(gpus), host)
+
+
+def _why_not_started(name: str, error: OSError) -> str:
+    """One line on a command that cannot be started, with the way out."""
+    if isinstance(error, FileNotFoundError):
+        near = f"write './{name}'" if "/" not in name and Path(name).exists() else "check the name after '--'"
+        return f"command not found: {name}; {near}"
+    return (
+        f"cannot execute {name}: {(error.strerror or str(error)).lower()}; is it a program, and executable (chmod +x)?"
+    )
+
+
+def _tell(ctx: typer.Context, result: Result, files: Outputs) -> None:
+    """The result to the terminal and to where it was asked for. The command has ended: nothing here may fail it."""
+    from joulewise.cli import summary
+
+    if not talk(ctx).quiet:
+        from rich.console import Console
+
+        summary.show(result, Console(stderr=True))
+    if files.plot is not None:
+        from joulewise.cli.plot import draw
+
+        series = [(f"{each.info.index} {each.info.name}", each.series) for each in result.gpus]
+        subtitle = " · ".join(filter(None, (summary.command_line(result), summary.gpu_names(result))))
+        try:
+            draw(files.plot, series, title=summary.headline(result), subtitle=subtitle)
+        except OSError as error:
+            complain(f"--plot {files.plot} could not be written: {error.strerror}")
+    if files.json is not None:
+        try:
+            files.json.write(summary.as_json(result))
+        except OSError as error:
+            complain(f"--json {files.json.name} could not be written: {error.strerror}")

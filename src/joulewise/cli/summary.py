@@ -1,0 +1,239 @@
+"""What a measured command used, as text and as JSON: the result first, then how it is known.
+
+Pure: it is given what was measured and says it. The JSON is part of the public surface; keys end in their unit, and
+a value that nobody knows is null, with the ``reason`` beside it:
+
+``command`` · ``exit_code`` · ``started`` (UTC) · ``duration_s`` · ``energy_j`` · ``error_j`` (one standard error of
+sampling) · ``gain_error`` (the sensor's own, relative) · ``total_error_j`` (both) · ``power_w`` (average) · ``source``
+(counter, integrated, modelled) · ``outcome`` (reached, stopped_early, failed) · ``notes`` · ``reason`` · ``gpus``: for
+each ``uuid``, ``name``, ``index``, ``backend``, ``low_power_w``, ``peak_power_w`` and the same again · ``host``:
+``energy_j``, ``reason``.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from joulewise.cli.history import Series, sparkline
+from joulewise.core.measurement import Measurement, Source, total
+from joulewise.core.units import format_duration, format_energy, format_percent, format_power
+from joulewise.device.gpu import GpuInfo
+
+_SOURCES = {
+    Source.COUNTER: "energy counter",
+    Source.INTEGRATED: "summed power samples",
+    Source.MODELLED: "a model, not a sensor",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GpuResult:
+    """One GPU's part. ``measurement`` is None where there is nothing to say, and then ``reason`` says why."""
+
+    info: GpuInfo
+    series: Series
+    measurement: Measurement[Any] | None
+    reason: str | None = None
+    window_s: float | None = None
+    """From begin to end in the GPU's time, however long it could be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostResult:
+    """Processors and memory of the host. ``energy_j`` is None where ``reason`` says why."""
+
+    energy_j: float | None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A command and what it used."""
+
+    command: tuple[str, ...]
+    exit_code: int
+    started: str
+    """When, in UTC, ISO 8601."""
+    duration_s: float
+    """From the start of the command to its end, in the GPUs' time."""
+    gpus: tuple[GpuResult, ...]
+    host: HostResult
+
+    @property
+    def total(self) -> Measurement[Any] | None:
+        """All GPUs that could be measured together; None where none could."""
+        parts = [gpu.measurement for gpu in self.gpus if gpu.measurement is not None]
+        return total(parts) if parts else None
+
+
+def headline(result: Result) -> str:
+    """Joules, seconds and watts in one line; of the host where there is no GPU."""
+    measured = result.total
+    if measured is not None:
+        energy = f"{format_energy(measured.energy_j, measured.error_j)} in {format_duration(measured.duration_s)}"
+        return f"{energy}, {format_power(measured.power_w)} on average" if measured.duration_s > 0 else energy
+    if result.host.energy_j is not None:
+        power = format_power(result.host.energy_j / result.duration_s) if result.duration_s > 0 else "? W"
+        return f"{format_energy(result.host.energy_j)} in {format_duration(result.duration_s)}, {power} (host only)"
+    return f"no energy was measured in {format_duration(result.duration_s)}"
+
+
+def gpu_names(result: Result) -> str:
+    """``"4 × NVIDIA A100, NVIDIA H200"``."""
+    counts = Counter(gpu.info.name for gpu in result.gpus)
+    return ", ".join(name if count == 1 else f"{count} × {name}" for name, count in counts.items())
+
+
+def command_line(result: Result) -> str:
+    """The command as one would type it."""
+    return shlex.join(result.command)
+
+
+def as_json(result: Result) -> dict[str, Any]:
+    """The whole result, every number in the unit that its key ends in."""
+    return {
+        "command": list(result.command),
+        "exit_code": result.exit_code,
+        "started": result.started,
+        **_measurement_json(result.total, None if result.gpus else "no GPU"),
+        "duration_s": result.duration_s,
+        "gpus": [
+            {
+                "uuid": gpu.info.uuid,
+                "name": gpu.info.name,
+                "index": gpu.info.index,
+                "backend": gpu.info.backend,
+                **_measurement_json(gpu.measurement, gpu.reason),
+                "low_power_w": gpu.series.low_w(),
+                "peak_power_w": gpu.series.peak_w(),
+            }
+            for gpu in result.gpus
+        ],
+        "host": {"energy_j": result.host.energy_j, "reason": result.host.reason},
+    }
+
+
+def _measurement_json(measured: Measurement[Any] | None, reason: str | None) -> dict[str, Any]:
+    if measured is None:
+        keys = ("duration_s", "energy_j", "error_j", "gain_error", "total_error_j", "power_w", "source", "outcome")
+        return {**dict.fromkeys(keys), "notes": [], "reason": reason}
+    return {
+        "duration_s": measured.duration_s,
+        "energy_j": measured.energy_j,
+        "error_j": _finite(measured.error_j),
+        "gain_error": measured.gain_error,
+        "total_error_j": _finite(measured.total_error_j),
+        "power_w": _finite(measured.power_w),
+        "source": measured.source.value,
+        "outcome": measured.outcome.value,
+        "notes": list(measured.notes),
+        "reason": reason,
+    }
+
+
+def _finite(number: float) -> float | None:
+    """JSON has no infinity; an unknown is null."""
+    return number if math.isfinite(number) else None
+
+
+def as_text(result: Result, *, width: int) -> RenderableType:
+    """For a terminal of ``width`` columns: the headline, the power over time, and how it is known."""
+    head = Text("joulewise: ", style="dim")
+    head.append(headline(result), style="bold")
+    lines: list[RenderableType] = [head]
+    names = Text("  " + gpu_names(result), style="cyan")
+    if result.gpus and len(head) + len(names) <= width:
+        head.append_text(names)
+    elif result.gpus:
+        lines.append(names)
+    if len(result.gpus) == 1:
+        lines.append(_curve(result.gpus[0], width))
+    elif result.gpus:
+        lines.append(_rows(result, width))
+    lines.extend(Text("  " + line, style="dim") for line in _why(result))
+    lines.extend(Text("  " + line, style="yellow") for line in _warnings(result))
+    return Group(*lines)
+
+
+def show(result: Result, console: Console) -> None:
+    """Print the text, a line never broken in the middle of a number."""
+    console.print(as_text(result, width=console.width), soft_wrap=True, highlight=False)
+
+
+def _curve(gpu: GpuResult, width: int) -> Text:
+    low_w, peak_w = gpu.series.low_w(), gpu.series.peak_w()
+    if low_w is None or peak_w is None:
+        return Text("  no power reading", style="yellow")
+    span = f"{low_w:.0f} to {peak_w:.0f} W"
+    line = Text("  ")
+    room = max(10, min(60, width - len(span) - 6))
+    line.append(sparkline(gpu.series.power_w(), width=room, top=gpu.series.top_w()), style="green")
+    return line.append(f"  {span}", style="dim")
+
+
+def _rows(result: Result, width: int) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    table.add_column("  GPU", no_wrap=True)
+    for heading in ("energy", "average", "peak"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("power over time", no_wrap=True)
+    several_kinds = len({gpu.info.name for gpu in result.gpus}) > 1
+    highest_w = max((gpu.series.top_w() or 0.0 for gpu in result.gpus), default=0.0)
+    curve = max(8, min(40, width - 56))
+    for gpu in result.gpus:
+        measured, peak_w = gpu.measurement, gpu.series.peak_w()
+        name = gpu.info.name.removeprefix("NVIDIA ") if several_kinds else short(gpu.info.uuid)
+        table.add_row(
+            Text(f"  {gpu.info.index} {name}"),
+            format_energy(measured.energy_j, measured.error_j) if measured else Text("no reading", style="yellow"),
+            format_power(measured.power_w) if measured else "",
+            f"{peak_w:.0f} W" if peak_w is not None else "",
+            Text(sparkline(gpu.series.power_w(), width=curve, top=highest_w), style="green"),
+        )
+    return table
+
+
+def _why(result: Result) -> list[str]:
+    lines: list[str] = []
+    measured = result.total
+    if measured is not None:
+        gain = f"besides ± {format_percent(measured.gain_error)} of the sensor"
+        lines.append(f"{_SOURCES[measured.source]}; ± one standard error, {gain}")
+    if result.host.energy_j is not None and measured is not None:
+        lines.append(f"host (processors and memory): {format_energy(result.host.energy_j)} more")
+    return lines
+
+
+def _warnings(result: Result) -> list[str]:
+    lines = [f"{short(gpu.info.uuid)}: {gpu.reason}" for gpu in result.gpus if gpu.reason is not None]
+    for gpu in result.gpus:
+        if gpu.measurement is not None:
+            lines.extend(f"{short(gpu.info.uuid)}: {note}" for note in gpu.measurement.notes)
+    if result.exit_code:
+        lines.append(f"{result.command[0]} ended with {ending(result.exit_code)}")
+    return list(dict.fromkeys(lines))
+
+
+def ending(exit_code: int) -> str:
+    """How a command ended, in words: ``"exit code 3"``, ``"signal SIGKILL"``."""
+    import signal
+
+    if exit_code > 128:
+        try:
+            return f"signal {signal.Signals(exit_code - 128).name} (exit code {exit_code})"
+        except ValueError:
+            pass
+    return f"exit code {exit_code}"
+
+
+def short(uuid: str) -> str:
+    """The first part of a UUID, enough to tell the GPUs of a node apart."""
+    return uuid[:12]

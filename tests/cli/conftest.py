@@ -1,0 +1,126 @@
+import fcntl
+import os
+import re
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from joulewise import native
+from joulewise.core.timeline import VirtualTime
+from joulewise.device.recording import Recorder
+from joulewise.device.virtual import VirtualGpu
+from joulewise.model import catalog
+
+# Takes the terminal on its stdin as its own, as a shell's child has one, and becomes the command.
+_WITH_TERMINAL = (
+    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execvp(sys.argv[1], sys.argv[1:])"
+)
+
+
+class Terminal:
+    """A command in a terminal of its own, as a user at a keyboard has it."""
+
+    def __init__(self, command: list[str], *, rows: int = 24, columns: int = 80, **environ: str) -> None:
+        self._outer, inner = os.openpty()
+        fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _WITH_TERMINAL, *command],
+            stdin=inner,
+            stdout=inner,
+            stderr=inner,
+            start_new_session=True,
+            env={**os.environ, "TERM": "xterm-256color", **environ},
+        )
+        os.close(inner)
+        self.shown = ""
+
+    def type(self, keys: str) -> None:
+        os.write(self._outer, keys.encode())
+
+    def read_until(self, words: str, *, timeout_s: float = 30.0) -> str:
+        """Everything shown so far, once ``words`` is in it."""
+        deadline = time.monotonic() + timeout_s
+        while words not in self.shown:
+            assert self._more(deadline - time.monotonic()), f"{words!r} did not show: {self.shown!r}"
+        return self.shown
+
+    def finish(self, *, timeout_s: float = 30.0) -> int:
+        """Wait for the end and return the exit code."""
+        deadline = time.monotonic() + timeout_s
+        while self._more(deadline - time.monotonic()):
+            pass
+        return self.process.wait(timeout=max(0.1, deadline - time.monotonic()))
+
+    def plain(self) -> str:
+        """What was shown, without colours and cursor movements."""
+        return re.sub(r"\x1b(\[[0-9;?]*[A-Za-z]|[78D=>])", "", self.shown).replace("\r", "")
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        os.close(self._outer)
+
+    def _more(self, timeout_s: float) -> bool:
+        """Read what is there; False at the end, or when nothing came in time."""
+        ready, _, _ = select.select([self._outer], [], [], max(0.0, timeout_s))
+        try:
+            data = os.read(self._outer, 65536) if ready else b""
+        except OSError:  # Linux says EIO once the last user of the terminal has gone
+            data = b""
+        self.shown += data.decode(errors="replace")
+        return bool(data)
+
+
+@pytest.fixture
+def in_terminal() -> Iterator[type[Terminal]]:
+    """``in_terminal([...])`` starts a command in a terminal; it is ended with the test."""
+    started: list[Terminal] = []
+
+    class Started(Terminal):
+        def __init__(self, *args: object, **kwargs: object) -> None:
+            super().__init__(*args, **kwargs)  # type: ignore[arg-type]
+            started.append(self)
+
+    yield Started
+    for terminal in started:
+        terminal.close()
+
+
+@pytest.fixture
+def environ() -> dict[str, str]:
+    """An environment in which the package under test is found, and no GPU is hidden or chosen by accident."""
+    chosen = ("CUDA_VISIBLE_DEVICES", "JOULEWISE_VNVML", "NVIDIA_VISIBLE_DEVICES", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS")
+    kept = {name: value for name, value in os.environ.items() if name not in chosen}
+    return {**kept, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+
+
+@pytest.fixture(scope="session")
+def virtual_nvml() -> None:
+    """For tests that start a simulator: skip where the virtual NVML is not built."""
+    try:
+        native.library_path()
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recorded minute of a virtual H200: a GPU that can be measured without starting a simulator."""
+    path = tmp_path_factory.mktemp("recording") / "run.jsonl"
+    clock = VirtualTime()
+    gpu = VirtualGpu(catalog.load("h200"), time=clock, seed=1)
+    with Recorder(path, [gpu]) as recorder:
+        for tick in range(600):
+            clock.sleep(0.1)
+            recorder.reading(0, gpu.read())
+            if tick % 10 == 0:
+                recorder.energy(0, gpu.energy())
+    return path

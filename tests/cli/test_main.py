@@ -1,0 +1,157 @@
+import os
+import subprocess
+import sys
+
+import pytest
+import typer
+
+import joulewise
+from joulewise.cli import VERBS, Talk, app, complain, main
+from joulewise.cli.summary import ending
+
+# Every verb and its flags. Adding one edits this list on purpose.
+FLAGS = {
+    "run": {"--gpu", "--json", "--record", "--plot", "--interval", "--live", "--no-live"},
+    "top": {"--gpu", "--once", "--json", "--interval"},
+    "doctor": {"--json"},
+    "sim": {"--gpu", "--speed", "--load", "--couple", "--seed", "--json"},
+    "model fit": {"--name", "--output", "-o", "--like", "--sm-max", "--hold", "--starts", "--json"},
+    "model list": {"--json"},
+    "model show": {"--json"},
+}
+ROOT_FLAGS = {"-q", "--quiet", "-v", "--verbose", "--version", "--install-completion", "--show-completion"}
+
+
+def flags(command) -> set[str]:
+    options = [param for param in command.params if param.param_type_name == "option"]
+    return {name for option in options for name in (*option.opts, *option.secondary_opts)}
+
+
+def test_verbs_and_flags_are_exactly_these():
+    found = {}
+    for name, verb in VERBS.items():
+        command = verb.load(name)
+        inner = getattr(command, "commands", None)
+        if inner is None:
+            found[name] = flags(command)
+        else:
+            found |= {f"{name} {part}": flags(each) for part, each in inner.items()}
+    assert found == FLAGS
+    assert flags(typer.main.get_command(app)) == ROOT_FLAGS
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help_with_an_example(verb, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main([verb, "--help"])
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    assert f"joulewise {verb} " in shown.replace("Usage: joulewise", "")
+
+
+def run(*args: str, capsys) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(list(args))
+    captured = capsys.readouterr()
+    return ended.value.code, captured.out, captured.err
+
+
+def test_the_version_is_the_packages(capsys):
+    assert run("--version", capsys=capsys) == (0, f"joulewise {joulewise.__version__}\n", "")
+
+
+def test_nothing_at_all_shows_the_help(capsys):
+    code, out, _ = run(capsys=capsys)
+    assert code == 0
+    assert all(verb in out for verb in VERBS)
+
+
+def test_a_verb_with_verbs_of_its_own_shows_its_help(capsys):
+    code, out, err = run("model", capsys=capsys)
+    assert (code, err) == (0, "")
+    assert "fit" in out
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["rnu"], "joulewise: No such command 'rnu'. Did you mean 'run'?; see 'joulewise --help'"),
+        (["--nonsense"], "joulewise: No such option: --nonsense; see 'joulewise --help'"),
+        (["run"], "joulewise: Missing argument 'COMMAND'; see 'joulewise run --help'"),
+        (["run", "--interval", "x", "true"], "see 'joulewise run --help'"),
+        (["top", "--interval", "0"], "joulewise: --interval 0 is outside 0.1 to 3600 seconds; 1 is usual"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(args, message, capsys):
+    code, out, err = run(*args, capsys=capsys)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert message in err
+
+
+def test_a_message_of_several_lines_becomes_one(capsys):
+    complain("one\n  two\nthree")
+    assert capsys.readouterr().err == "joulewise: one two three\n"
+
+
+def test_talk_is_moderate_unless_told_otherwise():
+    assert Talk() == Talk(quiet=False, verbose=False)
+
+
+def test_help_loads_no_verb_and_nothing_heavy(environ):
+    probe = (
+        "import sys\n"
+        "sys.argv = ['joulewise', '--help']\n"
+        "import atexit\n"
+        "heavy = ('numpy', 'scipy', 'matplotlib', 'pynvml', 'torch', 'joulewise.cli.run', 'joulewise.device.node')\n"
+        "atexit.register(lambda: print('LOADED', [name for name in heavy if name in sys.modules]))\n"
+        "from joulewise.cli import main\n"
+        "main()\n"
+    )
+    shown = subprocess.run([sys.executable, "-c", probe], env=environ, capture_output=True, text=True, check=True)
+    assert "LOADED []" in shown.stdout
+
+
+def test_module_and_colour_free_output(environ):
+    shown = subprocess.run(
+        [sys.executable, "-m", "joulewise", "--help"],
+        env={**environ, "NO_COLOR": "1", "FORCE_COLOR": ""},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "Usage: joulewise" in shown.stdout
+    assert "\x1b[3" not in shown.stdout
+
+
+def test_completion_offers_the_verbs_and_a_verbs_flags(environ):
+    def completed(words: str) -> str:
+        ask = {
+            **environ,
+            "_JOULEWISE_COMPLETE": "complete_bash",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(words.count(" ")),
+        }
+        ran = subprocess.run([sys.executable, "-m", "joulewise"], env=ask, capture_output=True, text=True)
+        return ran.stdout
+
+    assert set(completed("joulewise ").split()) >= set(VERBS)
+    assert "--record" in completed("joulewise run --r")
+
+
+def test_a_reader_that_leaves_is_no_fault_worth_a_traceback(environ):
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as gone:
+        ran = subprocess.run(
+            [sys.executable, "-m", "joulewise", "doctor", "--json"],
+            env=environ,
+            stdout=gone,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert "Traceback" not in ran.stderr
+    assert ran.returncode != 0
+
+
+def test_endings_of_signals_are_named():
+    assert ending(130) == "signal SIGINT (exit code 130)"
