@@ -66,11 +66,9 @@ class OperatingPoints:
         self._law: Law = physics if law is None else law
         self._known: dict[tuple[object, ...], Operation] = {}
 
-    def at_work(self, load: Load, demand: Demand, temperature_c: float, *, limited: bool = True) -> Operation:
-        """Where ``load`` settles; with ``limited`` False, where it would if there were no power limit."""
-        limit_w: float | None = None
-        if limited:
-            limit_w = self._model.default_limit_w if demand.limit_w is None else demand.limit_w
+    def at_work(self, load: Load, demand: Demand, temperature_c: float, *, limits: float = 1.0) -> Operation:
+        """Where ``load`` settles under the power limit, or under ``limits`` times it."""
+        limit_w = limits * (self._model.default_limit_w if demand.limit_w is None else demand.limit_w)
         lock_mhz = demand.sm_mhz[1] if demand.sm_mhz else None
         memory_mhz = demand.memory_mhz[1] if demand.memory_mhz else None
         temperature_c = round(temperature_c, _TEMPERATURE_DIGITS)
