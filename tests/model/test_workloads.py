@@ -140,7 +140,7 @@ def test_language_models_run_into_the_default_power_limit(model: str) -> None:
     settled = [default(phase, gpu) for phase in forward]
     assert sum(operation.limited_by == "power" for operation in settled) >= 10
     slowest = min(operation.sm_mhz for operation in settled) / gpu.chip.sm_max_mhz
-    assert 0.6 < slowest < 0.9
+    assert 0.55 < slowest < 0.9
 
 
 def slowdown_at_80_percent(name: str, seed: int) -> float:

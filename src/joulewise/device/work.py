@@ -29,7 +29,7 @@ from joulewise.core.errors import BadSpec, GpuLost, JoulewiseError
 
 ENVIRONMENT = "JOULEWISE_VNVML"
 SOCKET = "work.sock"
-_FIELDS = ("gpu_s", "sm_share", "dynamic_w", "host_s", "dram_share", "sharpness")
+_FIELDS = ("gpu_s", "sm_share", "dynamic_w", "host_s", "dram_share", "sharpness", "static_part")
 _WHOSE = ("CUDA_", "SLURM_", "LOCAL_", "RANK", "WORLD_SIZE", "NVIDIA_VISIBLE_DEVICES")
 
 Work = Any
@@ -195,7 +195,7 @@ def _numbers(load: Any) -> Sequence[float]:
         unknown = set(load) - set(_FIELDS)
         if unknown:
             raise BadSpec(f"a load has no {', '.join(sorted(unknown))}; it has {', '.join(_FIELDS)}")
-        defaults = {"host_s": 0.0, "dram_share": 0.0, "sharpness": 1.0}
+        defaults = {"host_s": 0.0, "dram_share": 0.0, "sharpness": 1.0, "static_part": 1.0}
         return [float({**defaults, **load}[name]) for name in _FIELDS]
     if hasattr(load, "load"):  # a phase of a workload
         load = load.load

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
@@ -198,6 +198,20 @@ def check(chip: Chip, name: str) -> None:
     for rule, kept in rules.items():
         if not kept:
             raise ModelError(f"GPU model {name}: law.{rule}={getattr(chip, rule):g} is outside what it can mean")
+
+
+def rounded(chip: Chip, digits: int = 5) -> Chip:
+    """Parameters with as many digits as go into a file: finer than any fit can tell."""
+    short: dict[str, Any] = {
+        item.name: float(f"{getattr(chip, item.name):.{digits}g}") for item in fields(Chip) if item.name != "heat"
+    }
+    return replace(chip, **short)
+
+
+def key_of(name: str) -> str:
+    """A short name for a model: "NVIDIA RTX 5090" → "rtx-5090"."""
+    words = "".join(letter if letter.isalnum() else " " for letter in name.lower()).split()
+    return "-".join(word for word in words if word != "nvidia") or "gpu"
 
 
 def _shipped() -> list[Any]:

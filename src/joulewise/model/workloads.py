@@ -215,7 +215,7 @@ def _default_s(gpu: catalog.GpuModel, load: Load) -> float:
 
 def stretched(load: Load, busy: float, host: float) -> Load:
     """`load` with its busy seconds multiplied by `busy` and its host seconds by `host`."""
-    return Load(load.gpu_s * busy, load.sm_share, load.dynamic_w, load.host_s * host, load.dram_share, load.sharpness)
+    return replace(load, gpu_s=load.gpu_s * busy, host_s=load.host_s * host)
 
 
 def _waiting(duration_s: float) -> Load:
