@@ -10,7 +10,8 @@ Needs PyTorch with CUDA and a GPU that nobody else is using. Writes nothing to t
 
     python -m bench.real_gpu --out DIR [--only sensors,agree,windows,sweep] [--json]
 
-``sweep.csv`` in DIR is what ``joulewise model fit`` reads; ``real_gpu.json`` holds every figure.
+``sweep.csv`` in DIR is what was measured, ``points.csv`` what ``joulewise model fit`` reads of it; ``real_gpu.json``
+holds every figure. bench/results/h200 is such a DIR.
 """
 
 from __future__ import annotations
@@ -433,6 +434,47 @@ def sweep(gpu: Gpu, *, seconds: float, progress: Callable[[str], None]) -> list[
     return rows
 
 
+def points(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The sweep as ``joulewise model fit`` reads it: busy time and busy power against the clock, one series a load.
+
+    Rests are taken out of power with the power measured at rest. The clock that the driver shows holds for steady
+    work only; in bursts it is a mix of work and rest, so there the clock is the one at which the same steps, steady,
+    take that long (where steady work has shown more than one clock).
+    """
+    rest_w = statistics.fmean(row["power_w"] for row in rows if row["workload"] == "rest")
+    top_mhz = max(row["sm_mhz"] for row in rows)
+    found = []
+    for name in dict.fromkeys(row["workload"] for row in rows if row["workload"] != "rest"):
+        steady = [row for row in rows if row["workload"] == name and row["duty"] == 1.0]
+        slowness = [top_mhz / row["sm_mhz"] for row in steady]
+        told = max(slowness) - min(slowness) > 0.03
+        if told:
+            scaling_s, fixed_s = statistics.linear_regression(slowness, [row["step_s"] for row in steady])
+        for row in (row for row in rows if row["workload"] == name):
+            sm_mhz = row["sm_mhz"]
+            if row["duty"] < 1.0 and told:
+                sm_mhz = min(top_mhz, top_mhz * scaling_s / (row["step_s"] - fixed_s))
+            busy = row["busy_share"]
+            found.append(
+                {
+                    "series": f"{name}@{row['density']:g}",
+                    "sm_mhz": round(sm_mhz, 1),
+                    "limit_w": row["limit_w"] if row["duty"] == 1.0 else "",
+                    "time_s": row["step_s"],
+                    "power_w": round((row["power_w"] - (1 - busy) * rest_w) / busy, 2),
+                }
+            )
+    return found
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> None:
+    """A CSV file with the columns of the first row."""
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
 def counter_power_w(energies: list[EnergyReading], period_s: float) -> float:
     """Average power between the first and the last movement of the counter, which fall on whole periods."""
     moved = [b for a, b in pairwise(energies) if b.energy_j != a.energy_j]
@@ -465,10 +507,8 @@ def main() -> int:
             progress(f"{name}: {json.dumps(found[name], indent=1)}")
     if "sweep" in parts:
         rows = sweep(gpu, seconds=arguments.seconds, progress=progress)
-        with (arguments.out / "sweep.csv").open("w", newline="") as file:
-            writer = csv.DictWriter(file, fieldnames=list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
+        write(arguments.out / "sweep.csv", rows)
+        write(arguments.out / "points.csv", points(rows))
         found["sweep_points"] = len(rows)
     (arguments.out / "real_gpu.json").write_text(json.dumps(found, indent=1) + "\n")
     if arguments.json:

@@ -238,7 +238,6 @@ def _parts() -> list[Finding]:
         parts.append(Finding("virtual GPUs", False, says, do or None))
     for module, package, purpose, extra in (
         ("pynvml", "nvidia-ml-py", "NVIDIA GPUs", None),
-        ("scipy", "scipy", "'joulewise model fit'", "fit"),
         ("matplotlib", "matplotlib", "plots", "plot"),
     ):
         if importlib.util.find_spec(module) is None:

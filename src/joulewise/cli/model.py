@@ -89,7 +89,11 @@ def fit(
         say(ctx, "no clock is known: 1000 MHz stands for the highest; --sm-max or --like would tell")
     found = fit_chip(series, start=start, hold=hold or (), starts=starts, progress=lambda text: say(ctx, text))
     told = {*found.free, "sm_max_mhz", "heat"}
-    rest = ", ".join(f"law.{one}" for one in Chip.__slots__ if one not in told)
+    rest = ", ".join(
+        f"law.{one}"
+        for one in Chip.__slots__
+        if one not in told and getattr(found.chip, one) == getattr(start, one)
+    )
     model = replace(
         base,
         key=catalog.key_of(name),

@@ -1,0 +1,390 @@
+"""The one poller of a node: power ten times a second, the counter rarely, on a thread or in virtual time.
+
+Power is polled at 10 Hz because a call costs microseconds; the counter, which can cost milliseconds, is looked at
+for window edges and at most once a second in between, within a budget of CPU time. GPUs are polled by the process
+that holds their lock (``owner``); another process that measures the same GPU reads it at its windows' edges and
+once a second. Besides, the sampler finds out when the sensors tick (``ticks``).
+
+It runs as one loop: in a thread of its own on wall time, spawned into a VirtualTime. It never prints, never raises
+into the job, and never dies of a GPU that does.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import math
+import os
+import random
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from itertools import count, pairwise
+from pathlib import Path
+from typing import Any
+
+from joulewise.core.errors import BadSpec, NoGpu
+from joulewise.core.measurement import Reading
+from joulewise.core.timeline import Loop, TimeSource, VirtualTime
+from joulewise.device.gpu import Gpu
+from joulewise.monitor.owner import Ownership, local_rank
+from joulewise.monitor.ticks import TickTracker, locate
+from joulewise.monitor.track import Recording, Track
+
+COUNTER_SHARE = 0.0015
+"""CPU share of one core that counter calls off the windows' edges may cost, all GPUs together."""
+EDGE_SHARE = 0.005
+"""The same for the edges of windows; where they come thicker, some go by power alone."""
+_RETRY_S = 2.0  # how often a process asks whether a GPU's owner has gone
+_RANK_WAIT_S = 1.0  # what other ranks leave to local rank 0 at the start
+_QUIET_S = 10.0  # between looks at the counter while no window is open
+_TOGETHER_S = 5e-4  # what is due within this is done in one go: waking up costs as much as two readings
+_IN_PROCESS = ("virtual", "replay")  # backends whose GPUs no other process can see
+
+_log = logging.getLogger("joulewise")
+
+
+class Allowance:
+    """A budget that refills with time: ``share`` seconds a second, at most ``most_s``."""
+
+    def __init__(self, share: float, most_s: float, *, left_s: float, now_s: float) -> None:
+        self._share, self._most_s, self._left_s, self._then_s = share, most_s, left_s, now_s
+
+    def take(self, cost_s: float, now_s: float, *, leave: float = 0.0) -> bool:
+        """Spend ``cost_s`` if the share ``leave`` of the whole remains; whether it was granted."""
+        self._left_s = min(self._most_s, self._left_s + self._share * max(0.0, now_s - self._then_s))
+        self._then_s = now_s
+        if self._left_s - cost_s < leave * self._most_s:
+            return False
+        self._left_s -= cost_s
+        return True
+
+
+class Sampler:
+    """Polls GPUs and keeps a Track of each. ``start`` it, or run ``loop`` yourself; then ``stop``.
+
+    All GPUs must live in one time. ``recording`` gets everything that is kept. Locks are files in
+    ``lock_directory`` (default: the user's own); virtual and replayed GPUs need none.
+    """
+
+    def __init__(
+        self,
+        gpus: Sequence[Gpu],
+        *,
+        interval_s: float = 0.1,
+        recorder: Recording | None = None,
+        lock_directory: Path | None = None,
+        seed: int | None = None,
+    ) -> None:
+        if not gpus:
+            raise NoGpu("there is no GPU to sample; 'joulewise doctor' says why, '--gpu sim:h200' gives a virtual one")
+        if not interval_s > 0:
+            raise BadSpec(f"interval_s={interval_s} must be above 0; 0.1 is usual")
+        self.time: TimeSource = gpus[0].time
+        if any(gpu.time is not self.time and type(gpu.time) is not type(self.time) for gpu in gpus):
+            raise BadSpec("GPUs that live in different times cannot share a sampler; measure them apart")
+        self.interval_s = interval_s
+        self.tracks = [Track(gpu, index, recording=recorder) for index, gpu in enumerate(gpus)]
+        self._owned: dict[Track, Ownership | None] = {
+            track: None
+            if track.gpu.info.backend in _IN_PROCESS
+            else Ownership(track.gpu.info.uuid, directory=lock_directory)
+            for track in self.tracks
+        }
+        self._draw = random.Random(seed)
+        self._wanted: set[Track] = set()
+        self._chores: list[Callable[[float], bool]] = []
+        self._open = 0
+        self._looked_s: dict[Track, float] = {}
+        self._counters_due_s = -math.inf
+        self._with_power: dict[Track, bool] = {}
+        self._paced_s = -math.inf
+        self._pace: tuple[float, float] | None = None
+        calls_s = sum(track.counter_call_s for track in self.tracks if track.has_counter)
+        most_s, now_s = max(2.0 * calls_s, 0.02), self.time.now_s()
+        self._allowance = Allowance(COUNTER_SHARE, most_s, left_s=0.5 * most_s, now_s=now_s)
+        self._edge_allowance = Allowance(EDGE_SHARE, most_s, left_s=most_s, now_s=now_s)
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._started = False
+        _alive.add(self)
+
+    # Running.
+
+    def start(self) -> None:
+        """Begin to sample: spawned into a VirtualTime, else on a thread of its own. A second call does nothing."""
+        if self._started:
+            return
+        self._started = True
+        self._stopping = threading.Event()
+        if isinstance(self.time, VirtualTime):
+            self.time.spawn(self.loop())
+        else:
+            self._thread = threading.Thread(target=self._run, name="joulewise sampler", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End sampling, give up the GPUs' locks. Waits for the thread to leave."""
+        self._stopping.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout=5.0)
+        self._thread, self._started = None, False
+        for ownership in self._owned.values():
+            if ownership is not None:
+                ownership.leave()
+
+    def __enter__(self) -> Sampler:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _run(self) -> None:
+        speed = float(getattr(self.time, "speed", 1.0))
+        stopping = self._stopping
+        try:
+            for wait_s in self.loop():
+                if stopping.wait(max(0.0, wait_s) / speed):
+                    return
+        except Exception:
+            _log.exception("the sampler stopped; windows go on with readings at their edges only")
+
+    def loop(self) -> Loop[None]:
+        """All that the sampler does, as one loop that yields its waits and ends after ``stop``."""
+        stopping = self._stopping
+        loops: list[Loop[Any]] = [self._poll_loop(), *(self._tick_loop(track) for track in self.tracks)]
+        order = count()
+        due = [(self.time.now_s(), next(order), each) for each in loops]
+        heapq.heapify(due)
+        while due and not stopping.is_set():
+            wait_s = due[0][0] - self.time.now_s()
+            if wait_s > _TOGETHER_S:
+                yield wait_s
+                continue
+            _, _, each = heapq.heappop(due)
+            try:
+                wait_s = next(each)
+            except StopIteration:
+                continue
+            heapq.heappush(due, (self.time.now_s() + max(0.0, wait_s), next(order), each))
+
+    # What others ask of it.
+
+    @property
+    def owned(self) -> list[Track]:
+        """The tracks that this process polls."""
+        return [track for track, ownership in self._owned.items() if ownership is None or ownership.held]
+
+    def latest(self, index: int = 0) -> Reading | None:
+        """The last reading of a GPU, or None if there is none yet."""
+        return self.tracks[index].latest
+
+    def want_counter(self, track: Track) -> None:
+        """Have the counter looked at with the next poll, or as soon as the budget allows: an edge needs it."""
+        with self._lock:
+            self._wanted.add(track)
+
+    def opened(self, chore: Callable[[float], bool] | None = None) -> None:
+        """A window has opened. ``chore`` is called after each poll with the time until it returns True."""
+        with self._lock:
+            if self._open == 0:
+                self._counters_due_s = -math.inf
+            self._open += 1
+            if chore is not None:
+                self._chores.append(chore)
+
+    def closed(self) -> None:
+        """A window has closed."""
+        with self._lock:
+            self._open -= 1
+
+    def wait_for_ticks(self) -> None:
+        """Return when every counter (or, without one, power sensor) has ticked once more: up to a period."""
+        now_s = self.time.now_s()
+        for track in self.tracks:
+            ticks = (track.counter_ticks or track.power_ticks).ticks()
+            known = ticks.known_at(now_s)
+            tick_s = ticks.next_s(now_s) + 3.0 * ticks.error_at_s(now_s) if known else now_s + ticks.period_s
+            self.time.sleep(tick_s - self.time.now_s())
+
+    # Polling.
+
+    def _poll_loop(self) -> Loop[None]:
+        if local_rank() > 0 and any(self._owned.values()):
+            yield _RANK_WAIT_S
+        ask_s = slow_s = self.time.now_s()
+        while True:
+            now_s = self.time.now_s()
+            if now_s >= ask_s:
+                ask_s = now_s + _RETRY_S
+                for ownership in self._owned.values():
+                    if ownership is not None:
+                        ownership.take()
+                owned = self.owned
+            for track in owned:
+                track.poll()
+            if len(owned) < len(self.tracks) and self._open and now_s >= slow_s:
+                # Someone else polls these; a look a second tells what the load is like.
+                slow_s = now_s + self._draw.uniform(0.7, 1.3)
+                for track in self.tracks:
+                    if track not in owned:
+                        track.poll()
+            if self._wanted or now_s >= self._counters_due_s:
+                self._look_at_counters(now_s)
+            if self._chores:
+                self._do_chores(now_s)
+            yield self._next_poll_s(owned) - self.time.now_s()
+
+    def _next_poll_s(self, tracks: Iterable[Track]) -> float:
+        """When to poll next: once per update of the sensors, and away from their ticks, whose exact place wavers.
+
+        Sensors that update much more often are polled at uneven times instead, so that a job in step with the
+        poller does not look steady.
+        """
+        now_s = self.time.now_s()
+        if now_s >= self._paced_s:
+            self._paced_s, self._pace = now_s + 2.0, self._find_pace(tracks, now_s)
+        if self._pace is None:
+            return now_s + self.interval_s * self._draw.uniform(0.6, 1.4)
+        period_s, phase_s = self._pace
+        wait_s = (phase_s - now_s) % period_s
+        return now_s + (wait_s if wait_s > 0.4 * period_s else wait_s + period_s)
+
+    def _find_pace(self, tracks: Iterable[Track], now_s: float) -> tuple[float, float] | None:
+        """Period and phase of polls, or None if they should be uneven."""
+        trackers = [track.power_ticks for track in tracks]
+        if trackers and all(tracker.period_s < 0.5 * self.interval_s for tracker in trackers):
+            return None
+        alike = [t.ticks() for t in trackers if abs(t.period_s / self.interval_s - 1.0) < 0.1]
+        known = [ticks for ticks in alike if ticks.known_at(now_s)]
+        if not known:
+            return self.interval_s, now_s
+        period_s = sum(ticks.period_s for ticks in known) / len(known)
+        phases_s = sorted((ticks.last_s(now_s) - now_s) % period_s for ticks in known)
+        widest_s, from_s = max((b - a, a) for a, b in pairwise([*phases_s, phases_s[0] + period_s]))
+        return period_s, now_s + from_s + 0.5 * widest_s
+
+    def _do_chores(self, now_s: float) -> None:
+        with self._lock:
+            chores, self._chores = self._chores, []
+        unfinished = [chore for chore in chores if not chore(now_s)]
+        with self._lock:
+            self._chores += unfinished
+
+    def _look_at_counters(self, now_s: float) -> None:
+        """Look at counters that an edge wants, and now and then at the others, as far as the budgets go."""
+        with self._lock:
+            wanted, self._wanted = self._wanted, set()
+        if not self._counters_due_s > now_s:
+            self._counters_due_s = now_s + 0.95 * (1.0 if self._open else _QUIET_S)
+            # Whoever has waited longest comes first, lest a tight budget go to the same GPUs every time.
+            for track in sorted(self.tracks, key=lambda track: self._looked_s.get(track, -math.inf)):
+                idle = track.slow_counter and not self._open
+                if idle or not self._allowance.take(track.counter_call_s, now_s, leave=0.5):
+                    continue
+                self._look_at_counter(track, now_s)
+                wanted.discard(track)
+        for track in wanted:
+            if self._edge_allowance.take(track.counter_call_s, now_s):
+                self._look_at_counter(track, now_s)
+            else:
+                self.want_counter(track)
+
+    def _look_at_counter(self, track: Track, now_s: float) -> None:
+        track.count()
+        self._looked_s[track] = now_s
+
+    # Finding the ticks.
+
+    def _tick_loop(self, track: Track) -> Loop[None]:
+        """Find a GPU's ticks, and look again before they have drifted out of sight."""
+        now_s = self.time.now_s
+        # The first of the cards of one model looks again earliest; what it learns saves the others a search.
+        kin = [each for each in self.tracks if each.gpu.info.name == track.gpu.info.name]
+        patience = 1.0 if kin[0] is track else 1.6
+        retry_s = {track.power_ticks: 0.5, track.counter_ticks: 0.5}
+        while track.lost is None:
+            waits_s = [60.0]
+            counter = track.counter_ticks
+            quick = counter is not None and not track.slow_counter
+            # The counter goes first if it is quick: it moves at every tick, and power often ticks with it.
+            for tracker, look in ((counter, track.look_at_both), (track.power_ticks, track.look_at_power)):
+                if tracker is None or (tracker is counter and not quick):
+                    continue
+                if tracker is track.power_ticks and quick and _as_good(tracker, now_s()):
+                    continue
+                if tracker is track.power_ticks and not track.lively():
+                    waits_s.append(0.5)
+                    continue
+                found = yield from locate(tracker, look, now_s, width_s=_width_s(tracker))
+                retry_s[tracker] = 0.25 if found else min(60.0, 2.0 * retry_s[tracker])
+                waits_s.append(max(0.1, patience * tracker.good_for_s()) if found else retry_s[tracker])
+            if counter is not None and not quick:
+                yield from self._find_slow_ticks(track, counter)
+                if not _as_good(counter, now_s()):
+                    waits_s.append(2.0)  # more when the budget has filled up again
+            for each in kin:
+                each.power_ticks.adopt(track.power_ticks)
+                if each.counter_ticks is not None and counter is not None:
+                    each.counter_ticks.adopt(counter)
+            yield min(waits_s)
+
+    def _find_slow_ticks(self, track: Track, counter: TickTracker) -> Loop[None]:
+        """Ticks of a counter whose calls are dear: a few calls at a time, within the budget, those of power first."""
+        call_s, now_s, period_s = track.counter_call_s, self.time.now_s, counter.period_s
+        power = track.power_ticks.ticks()
+        if self._with_power.get(track) and counter.width_s(now_s()) < math.inf:
+            counter.follow(track.power_ticks, call_s)
+            return
+        counter.adopt(track.power_ticks)
+        width_s = max(2.5 * call_s, _width_s(counter))
+        if counter.width_s(now_s()) <= width_s or not self._allowance.take(2.0 * call_s, now_s()):
+            return
+        if counter.width_s(now_s()) < 0.6 * period_s:
+            yield from locate(counter, track.look_at_counter, now_s, width_s=width_s, most_looks=2)
+            return
+        if self._with_power.get(track) is not False and power.known_at(now_s()):
+            # Both are often one instrument: did the counter move where power does?
+            around_s = 2.0 * call_s + 2.0 * power.error_at_s(now_s())
+            from_s = power.next_s(now_s() + around_s) - around_s
+            yield from_s - now_s()
+            first = track.look_at_counter()
+            yield from_s + 2.0 * around_s - call_s - now_s()
+            self._with_power[track] = first.value != track.look_at_counter().value
+            return
+        first = track.look_at_counter()
+        yield 0.5 * period_s - call_s
+        second = track.look_at_counter()
+        if first.value is not None and first.value == second.value:  # then in the other half of the period
+            counter.changed(second.from_s, first.to_s + period_s)
+
+    def _forked(self) -> None:
+        """In a forked child: the thread and the locks are the parent's."""
+        self._thread, self._started = None, False
+        self._lock = threading.Lock()
+        for track, ownership in self._owned.items():
+            track.unlock()
+            if ownership is not None:
+                ownership.abandon()
+
+
+def _width_s(tracker: TickTracker) -> float:
+    """How narrowly ticks are located: to 3 % of a period, which no longer matters beside what power does in it."""
+    return max(0.03 * tracker.period_s, 5e-4)
+
+
+def _as_good(tracker: TickTracker, now_s: float) -> bool:
+    return tracker.width_s(now_s) < 0.1 * tracker.period_s
+
+
+_alive: weakref.WeakSet[Sampler] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for sampler in list(_alive):
+        sampler._forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)
