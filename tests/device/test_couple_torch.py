@@ -1,4 +1,4 @@
-"""Unchanged scripts coupled with virtual GPUs, with a stand-in for the hooks of torch's optimisers; tests/peers has the real ones."""
+"""Unchanged scripts coupled with virtual GPUs, and a stand-in for torch's optimisers; tests/peers has the real ones."""
 
 from __future__ import annotations
 

@@ -90,9 +90,7 @@ def fit(
     found = fit_chip(series, start=start, hold=hold or (), starts=starts, progress=lambda text: say(ctx, text))
     told = {*found.free, "sm_max_mhz", "heat"}
     rest = ", ".join(
-        f"law.{one}"
-        for one in Chip.__slots__
-        if one not in told and getattr(found.chip, one) == getattr(start, one)
+        f"law.{one}" for one in Chip.__slots__ if one not in told and getattr(found.chip, one) == getattr(start, one)
     )
     model = replace(
         base,
