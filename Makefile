@@ -5,11 +5,6 @@ VENV   := .venv
 PEERS  := .venv-peers
 BIN    := $(VENV)/bin
 
-# Public measurements that some tests and benches read; tests that need them skip where the folder is absent.
-ifneq ($(wildcard ../shared/data),)
-export JOULEWISE_DATA ?= $(abspath ../shared/data)
-endif
-
 .PHONY: help run test check bench peers format clean
 
 help:  ## what can be made

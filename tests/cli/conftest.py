@@ -51,6 +51,11 @@ class Terminal:
             assert self._more(deadline - time.monotonic()), f"{words!r} did not show: {self.shown!r}"
         return self.shown
 
+    def hang_up(self) -> None:
+        """As when a window is closed or a connection is lost."""
+        os.close(self._outer)
+        self._outer = os.open(os.devnull, os.O_RDONLY)
+
     def finish(self, *, timeout_s: float = 30.0) -> int:
         """Wait for the end and return the exit code."""
         deadline = time.monotonic() + timeout_s

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from joulewise.cli import main
+from joulewise.device.vnvml_structs import MAX_SM_CLOCKS
 from joulewise.model import catalog
 from joulewise.model.physics import Load, operate
 
@@ -47,6 +48,9 @@ def test_a_sweep_becomes_a_model_file_that_loads(
     model = catalog.load(str(target))
     assert model.name == "My GPU"
     assert model.sm_mhz.high == 1740.0
+    assert model.sm_mhz.all()[-1] == 1740.0
+    assert model.sm_mhz.low <= 600.0
+    assert len(model.sm_mhz.all()) <= MAX_SM_CLOCKS  # or no simulator could run it
     assert (model.power_limit_w.low, model.default_limit_w) == (120.0, 300.0)
     assert model.fit.points == 18
     assert model.fit.time_mape is not None

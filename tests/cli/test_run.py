@@ -59,6 +59,16 @@ def test_a_command_is_measured_and_left_alone(joulewise):
     assert written["error_j"] > 0
 
 
+def test_when_nobody_reads_the_summary_the_result_and_the_exit_code_are_kept(joulewise):
+    unread, stderr = os.pipe()
+    os.close(unread)
+    argv = joulewise.argv("--json", "out.json", command=["sh", "-c", "exit 3"])
+    ran = subprocess.run(argv, env=joulewise.environ, cwd=joulewise.where, stderr=stderr, timeout=60)
+    os.close(stderr)
+    assert ran.returncode == 3
+    assert json.loads((joulewise.where / "out.json").read_text())["exit_code"] == 3
+
+
 def test_a_virtual_gpu_is_seen_by_the_command_and_measured_through_nvml(joulewise, virtual_nvml):
     works = (
         "from joulewise.device.work import work\n"
@@ -351,3 +361,13 @@ def test_ctrl_c_that_ends_the_command_at_once_does_not_cost_the_result(joulewise
     assert terminal.finish() == 130
     assert " W on average  NVIDIA H200" in terminal.plain()
     assert "Traceback" not in terminal.plain()
+
+
+def test_a_live_run_outlives_its_terminal(in_terminal, joulewise):
+    out = joulewise.where / "out.json"
+    command = ["sh", "-c", "trap '' HUP; sleep 2; exit 3"]
+    terminal = in_terminal(joulewise.argv("--live", "--json", str(out), command=command), **joulewise.environ)
+    terminal.read_until("H200")
+    terminal.hang_up()
+    assert terminal.process.wait(timeout=30) == 3
+    assert json.loads(out.read_text())["exit_code"] == 3

@@ -69,6 +69,18 @@ def test_what_is_snapped_may_be_set(value):
         assert all(abs(snapped[name] - value) <= abs(c - value) + 1e-9 for c in choices.all())
 
 
+@given(st.floats(min_value=-10, max_value=110), st.floats(min_value=1, max_value=100), st.integers(1, 40))
+def test_a_range_whose_end_is_between_two_steps_snaps_to_what_it_lists(value, high, step):
+    choices = Choices(0, high, step)
+    assert choices.snap(value) in choices.all()
+    assert choices.snap(value) in choices
+
+
+def test_between_two_values_the_lower_is_nearest():
+    for choices in (Choices(0, 10, 1), Choices.of(list(range(11)))):
+        assert [choices.snap(value) for value in (0.5, 1.5, 2.5)] == [0, 1, 2]
+
+
 def test_a_range_lists_all_its_values():
     assert Choices(345, 1980, 15).all()[:2] == (345, 360)
     assert Choices(345, 1980, 15).all()[-1] == 1980

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.device import recorded
 
 from joulewise.core.errors import BadRecording, BadSpec, JoulewiseError, NoGpu
 from joulewise.core.timeline import VirtualTime, WallTime
 from joulewise.device.discover import Spec, _picked, find, parse
 from joulewise.device.gpu import Gpu, GpuInfo
 from joulewise.model import catalog
+from tests.device import recorded
 
 
 @pytest.mark.parametrize(

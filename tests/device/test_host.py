@@ -196,8 +196,12 @@ def test_one_forbidden_zone_leaves_the_others(root: Path) -> None:
     (secret / "energy_uj").chmod(0o400 if os.geteuid() == 0 else 0o000)
     with ordinary_user():
         host = HostEnergy(root, time=VirtualTime())
+        window = host.between(host.read(), host.read())
     assert [zone.name for zone in host.zones] == ["package-0"]
     assert len(host.missing) == 1
+    assert window.zones == {"package-0": 0.0}
+    assert window.energy_j is None
+    assert window.notes == host.missing
 
 
 def test_a_right_lost_later_opens_a_gap(root: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import signal
 import socket
@@ -15,12 +16,14 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from joulewise import native
 from joulewise.core.errors import BadSpec, GpuLost
+from joulewise.core.knob import Choices
 from joulewise.device import node
 from joulewise.device.node import RunningNode
 from joulewise.device.work import Link
@@ -191,9 +194,13 @@ def test_bad_work_is_refused_in_one_line_and_the_connection_lives_on(one: Runnin
         ("resnet-9000", "no workload is called 'resnet-9000'"),
         ([(1.0, 2.0, 3.0)], "is no work"),
         ([], "at least one load"),
-        ([("a",)], "cannot understand|could not convert"),
+        ([("a",)], "is no work .*could not convert"),
+        (0.1, "0.1 is no work"),
+        ({"gpu_s": 0.1}, "is no work .*sm_share"),
+        (replace(LIGHT, static_part=math.nan), "is no work"),
+        (replace(LIGHT, static_part=-5.0), "is no work"),
     ):
-        with pytest.raises((BadSpec, ValueError), match=message):
+        with pytest.raises(BadSpec, match=message):
             link.work(bad)
     with pytest.raises(BadSpec, match="there is no virtual GPU 7"):
         link.work(LIGHT, gpu=7)
@@ -501,12 +508,31 @@ def test_a_given_directory_is_kept_and_can_hold_only_one_simulator(tmp_path: Pat
     assert not any(home.iterdir())
 
 
+def test_it_takes_the_place_of_one_that_was_killed_in_its_directory(tmp_path: Path) -> None:
+    with node.spawn("sim", directory=tmp_path) as killed:
+        killed.kill()
+    with node.spawn("sim", directory=tmp_path) as running, running.client() as client:
+        assert client.truth().power_w > 0
+
+
+def test_one_that_cannot_start_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tmp_path / "fine.toml"
+    catalog.save(replace(H200, sm_mhz=Choices(345.0, 1980.0, 1.0)), model)
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("TMPDIR", str(home))
+    with pytest.raises(BadSpec, match="1636 SM"), node.spawn(f"sim:{model}"):
+        pass
+    assert not any(home.iterdir())
+
+
 @pytest.mark.parametrize(
     ("spec", "arguments", "message"),
     [
         ("sim:warp9", {}, "no GPU model is called 'warp9'"),
         ("nvml:0", {}, "names no virtual GPUs"),
         ("sim", {"speed": 0.0}, "speed=0 is not above 0"),
+        ("sim", {"speed": 1e6}, r"speed=1e\+06 is above 1000"),
         ("sim", {"load": "nothing"}, "no workload is called 'nothing'"),
     ],
 )

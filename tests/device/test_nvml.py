@@ -398,6 +398,15 @@ def test_mig_vgpu_and_plain_gpus_get_one_clear_line_or_none(monkeypatch: pytest.
 
 def test_slices_are_mapped_to_the_gpu_they_are_of() -> None:
     assert nvml_info.instances(stand_in(mig=1), 2) == {"MIG-1": "GPU-a", "MIG-2": "GPU-a"}
+
+
+def test_a_gpu_lost_while_its_slices_are_listed_has_none() -> None:
+    def lost(handle: str) -> str:
+        raise StandInError(15)
+
+    sliced = stand_in(mig=1)
+    sliced.nvmlDeviceGetUUID = lost
+    assert nvml_info.instances(sliced, 2) == {}
     assert nvml_info.instances(stand_in(mig=0), 2) == {}
 
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.device import recorded
 
 from joulewise.core.errors import BadRecording, BadSpec
 from joulewise.core.measurement import EnergyReading, Reading, Throttle
 from joulewise.device.recording import Recorder, load
+from tests.device import recorded
 
 
 def test_what_was_recorded_is_read_back(tmp_path: Path) -> None:
@@ -125,6 +125,8 @@ def test_a_last_line_cut_short_is_left_out(tmp_path: Path) -> None:
         b'{"gpu": 0, "time_s": 2000.0, "power_w": true}\n',
         b'{"gpu": 0, "time_s": 2000.0, "throttle": ["boredom"]}\n',
         b'{"gpu": 0, "time_s": 2000.0, "energy_j": null}\n',
+        b'{"gpu": 0, "time_s": 2000.0, "power_w": 1' + b"0" * 400 + b"}\n",
+        b"[" * 100_000 + b"\n",
         b"\x00\x00\x00\x00\n",
         b"\xff\xfe\n",
         b"\n",
@@ -162,6 +164,7 @@ def test_another_version_is_refused(tmp_path: Path) -> None:
         b'{"joulewise": "recording", "version": 1, "time_s": 0, "gpus": [{"name": "x"}]}\n',
         b'{"joulewise": "recording", "version": 1, "time_s": 0, "gpus": [3]}\n',
         b'{"joulewise": "recording", "version": 1, "time_s": 0, "gpus": [{"uuid": "a", "name": "b", "index": 0}]}\n',
+        b"[" * 100_000 + b"\n",
     ],
 )
 def test_a_bad_header_is_an_error_in_one_line(tmp_path: Path, header: bytes) -> None:
@@ -170,6 +173,29 @@ def test_a_bad_header_is_an_error_in_one_line(tmp_path: Path, header: bytes) -> 
     with pytest.raises(BadRecording, match="line 1") as caught:
         load(path, strict=False)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"sensors": {"power_update_s": 0}},
+        {"sensors": {"power_update_s": "0.1"}},
+        {"sensors": {"counter_update_s": -0.1}},
+        {"sensors": {"gain_error": None}},
+        {"space": {"sm_mhz": {"low": "slow", "high": 1980}}},
+        {"idle_power_w": "much"},
+        {"memory_bytes": []},
+    ],
+)
+def test_a_gpu_that_makes_no_sense_is_an_error_in_one_line(tmp_path: Path, wrong: dict[str, object]) -> None:
+    path = tmp_path / "run.jsonl"
+    recorded.write(path)
+    first, rest = path.read_text().split("\n", 1)
+    header = json.loads(first)
+    header["gpus"][0].update(wrong)
+    path.write_text(json.dumps(header) + "\n" + rest)
+    with pytest.raises(BadRecording, match=r"line 1 of .* describes a GPU badly"):
+        load(path)
 
 
 def test_unknown_keys_and_lines_are_ignored(tmp_path: Path) -> None:
@@ -213,6 +239,13 @@ def test_a_disk_that_fills_up_stops_the_recording_not_the_run(tmp_path: Path, ca
     assert 5 < len(recording.readings[0]) < 100
     assert path.read_bytes().endswith(b"\n")
     assert not recording.complete
+
+
+def test_a_window_that_json_cannot_hold_stops_the_recording_not_the_run(tmp_path: Path) -> None:
+    with Recorder(tmp_path / "run.jsonl", recorded.gpus()) as recorder:
+        recorder.window("epoch", {"seen": {1, 2}})
+        assert recorder.failed is not None
+        assert "not JSON serializable" in recorder.failed
 
 
 def test_closing_twice_and_writing_after_the_end_do_nothing(tmp_path: Path) -> None:

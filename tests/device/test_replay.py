@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.device import recorded
 
 from joulewise.core.errors import BadRecording, GpuLost, Unsupported
 from joulewise.core.measurement import EnergyReading, Reading
@@ -14,6 +13,7 @@ from joulewise.device.gpu import Gpu
 from joulewise.device.recording import Recorder, Recording, load
 from joulewise.device.replay import ReplayGpu
 from joulewise.testing import GpuConformance, LostGpuConformance
+from tests.device import recorded
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ from joulewise.core.knob import DEFAULT, Setting
 from joulewise.core.measurement import Throttle
 from joulewise.core.timeline import Loop, VirtualTime
 from joulewise.device.gpu import Gpu
+from joulewise.device.operating import Demand
 from joulewise.device.virtual import VirtualGpu
 from joulewise.model import catalog, physics, workloads
 from joulewise.model.physics import Chip, Load, Operation
@@ -280,6 +281,30 @@ def test_reading_changes_nothing(seed: int) -> None:
     assert alone.truth().energy_j == pytest.approx(watched.truth().energy_j, rel=1e-12)
     assert alone.truth().temperature_c == pytest.approx(watched.truth().temperature_c, rel=1e-12)
     assert alone.board.state.steps == watched.board.state.steps
+
+
+def test_a_workload_that_was_run_to_its_end_does_not_go_on_beside_later_work() -> None:
+    time = VirtualTime()
+    gpu = made(time)
+    time.run(gpu.run(Repeated(HEAVY), steps=3))
+    time.run(gpu.finish(gpu.submit(LIGHT)))
+    time.sleep(5.0)
+    assert gpu.board.state.steps == 3
+    assert gpu.truth().power_w < 0.5 * H200.default_limit_w
+
+
+def test_a_run_counts_a_step_once_however_often_it_is_lived() -> None:
+    time = VirtualTime()
+    gpu = made(time, rewind_s=1.0)
+
+    def late_news() -> Loop[None]:
+        while True:
+            yield 0.2
+            gpu.ask(Demand(limit_w=400.0), time.now_s() - 0.5)
+
+    time.spawn(late_news())
+    time.run(gpu.run(Repeated(LIGHT), steps=20))
+    assert gpu.board.state.steps == 20
 
 
 def test_the_same_seed_is_the_same_card_and_another_is_another() -> None:

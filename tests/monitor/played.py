@@ -1,4 +1,4 @@
-"""A GPU that draws the power it is told to, shown through the virtual sensors; its truth is known, its faults are set."""
+"""A GPU that draws the power it is told to, shown through the virtual sensors; it knows its truth and its faults."""
 
 from __future__ import annotations
 

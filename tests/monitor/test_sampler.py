@@ -14,8 +14,9 @@ from joulewise.core.errors import BadSpec, NoGpu
 from joulewise.core.measurement import SensorTiming
 from joulewise.core.timeline import VirtualTime, WallTime
 from joulewise.monitor import Sampler
+from joulewise.monitor.allowance import Allowance
 from joulewise.monitor.owner import Ownership
-from joulewise.monitor.sampler import COUNTER_SHARE, Allowance
+from joulewise.monitor.sampler import COUNTER_SHARE
 from tests.monitor.played import EXACT_20, EXACT_100, NO_COUNTER, SLOW_COUNTER, PlayedGpu, constant, square
 
 

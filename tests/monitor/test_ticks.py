@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -87,7 +86,10 @@ def test_a_reading_that_never_changes_leaves_the_phase_unknown_and_ends_the_sear
 
 def test_a_sensor_that_cannot_be_read_ends_the_search() -> None:
     time = VirtualTime()
-    gone: Callable[[], Look] = lambda: Look(time.now_s(), time.now_s(), None)
+
+    def gone() -> Look:
+        return Look(time.now_s(), time.now_s(), None)
+
     assert not time.run(locate(TickTracker(0.1), gone, time.now_s, width_s=0.003))
 
 

@@ -191,11 +191,15 @@ def test_work_that_raised_is_not_a_full_observation(
     gpu: PlayedGpu, time: VirtualTime, error: BaseException, outcome: Outcome
 ) -> None:
     monitor = monitor_of(gpu)
-    window = monitor.window("run")
-    with pytest.raises(type(error)), window:
+
+    @monitor.measured("run")
+    def work() -> None:
         time.sleep(1.0)
         raise error
-    assert window.report.total.outcome is outcome
+
+    with pytest.raises(type(error)):
+        work()
+    assert monitor.last("run").total.outcome is outcome
 
 
 def test_windows_in_several_threads_do_not_disturb_each_other() -> None:
@@ -231,11 +235,12 @@ def test_a_gpu_lost_in_mid_window_is_told_once_and_what_was_seen_stays(time: Vir
     recorder = Recorder(tmp_path / "run.jsonl", [gone, fine])
     monitor = Monitor(sampler=Sampler([gone, fine], seed=1, recorder=recorder), recorder=recorder)
     time.sleep(5.0)
-    window = monitor.window("run")
-    with pytest.raises(GpuLost, match=r"fell off the bus; window 'run' holds what was measured before"), window:
-        time.sleep(4.0)
-        gone.lost = True
-        time.sleep(6.0)
+    window = monitor.begin("run")
+    time.sleep(4.0)
+    gone.lost = True
+    time.sleep(6.0)
+    with pytest.raises(GpuLost, match=r"fell off the bus; window 'run' holds what was measured before"):
+        monitor.end("run")
     seen = window.report.gpus[gone.info.uuid]
     assert seen.duration_s == pytest.approx(4.0, abs=0.15)
     assert seen.energy_j == pytest.approx(200.0 * seen.duration_s, rel=0.01)
@@ -256,18 +261,24 @@ def test_a_gpu_lost_in_mid_window_is_told_once_and_what_was_seen_stays(time: Vir
 
 def test_an_error_inside_says_more_than_a_lost_gpu(gpu: PlayedGpu, time: VirtualTime) -> None:
     monitor = monitor_of(gpu)
-    with pytest.raises(ValueError, match="inside"), monitor.window("run"):
-        time.sleep(1.0)
+
+    @monitor.measured()
+    def work() -> None:
         gpu.lost = True
         time.sleep(1.0)
         raise ValueError("inside")
+
+    with pytest.raises(ValueError, match="inside"):
+        work()
 
 
 def test_a_window_on_a_gpu_that_was_never_there_measures_nothing(gpu: PlayedGpu, time: VirtualTime) -> None:
     gpu.lost = True
     monitor = Monitor(sampler=Sampler([gpu], seed=1))
-    with pytest.raises(GpuLost), monitor.window("first") as window:
-        time.sleep(1.0)
+    window = monitor.begin("first")
+    time.sleep(1.0)
+    with pytest.raises(GpuLost):
+        monitor.end("first")
     with pytest.raises(NoReading, match="fell off the bus"):
         _ = window.report.total
     assert "no reading" in str(window.report)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import logging
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -112,8 +113,9 @@ def root(
 
 
 def complain(message: str) -> None:
-    """One line on stderr, whatever the message is made of."""
-    print("joulewise: " + " ".join(message.split()), file=sys.stderr)
+    """One line on stderr, whatever the message is made of; nothing where nobody reads it any more."""
+    with suppress(OSError):
+        print("joulewise: " + " ".join(message.split()), file=sys.stderr)
 
 
 def say(ctx: typer.Context, message: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from types import TracebackType
 from typing import TextIO
 
@@ -43,9 +43,10 @@ class LiveView:
         return self._panel.put_away()
 
     def draw(self) -> None:
-        """Show the present state."""
-        width = self._panel.width
-        self._panel.draw([self._rendered(each, width) for each in self.lines(width)])
+        """Show the present state; nothing where the terminal has gone."""
+        with suppress(OSError):
+            width = self._panel.width
+            self._panel.draw([self._rendered(each, width) for each in self.lines(width)])
 
     def lines(self, width: int) -> list[Text]:
         """What is shown: a rule with the joules so far, then GPUs."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from collections import defaultdict
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from rich.table import Table
 from joulewise.cli import say
 from joulewise.core.errors import BadSpec
 from joulewise.core.knob import Choices
+from joulewise.device.vnvml_structs import MAX_SM_CLOCKS
 from joulewise.model import catalog
 from joulewise.model.catalog import FitRecord, GpuModel
 from joulewise.model.physics import Chip
@@ -214,8 +216,10 @@ def _cell(path: Path, line: int, column: str, text: str | None) -> float | None:
 def _with_knobs_of(model: GpuModel, clocks: list[float], limits: list[float]) -> GpuModel:
     """Ranges as far as the sweep shows them."""
     high = model.chip.sm_max_mhz
-    sm_mhz = Choices(min([*clocks, model.chip.sm_floor * high]), high, None)
-    model = replace(model, sm_mhz=replace(sm_mhz, low=float(round(sm_mhz.low)), step=1.0))
+    span = high - min([*clocks, model.chip.sm_floor * high])
+    step = max(1, math.ceil(span / (MAX_SM_CLOCKS - 1)))  # as fine as the virtual NVML has room for
+    low = high - step * math.ceil(span / step)
+    model = replace(model, sm_mhz=Choices(low, high, float(step)))
     model = replace(model, memory_mhz=Choices.of([model.chip.memory_max_mhz]))
     if limits:
         model = replace(model, power_limit_w=Choices(min(limits), max(limits)), default_limit_w=max(limits))

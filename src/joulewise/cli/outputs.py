@@ -17,12 +17,16 @@ STDOUT = "-"
 
 def refuse_unwritable(flag: str, path: Path) -> None:
     """Raise BadSpec unless ``path`` can be written; what it holds stays as it is, and no new file is left."""
-    existed = path.exists()
     try:
-        with path.open("a"):
+        if path.is_fifo() and not path.is_symlink():
+            # Opening it would wait for a reader, and closing it again send that reader home.
+            raise OSError("it is a pipe")
+        existed = path.exists()
+        file = path if existed else path.resolve()  # what a dangling link points to
+        with file.open("a"):
             pass
         if not existed:
-            path.unlink()
+            file.unlink()
     except OSError as error:
         raise BadSpec(
             f"{flag} {path} cannot be written: {(error.strerror or str(error)).lower()}; "

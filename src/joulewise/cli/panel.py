@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TextIO
 
 _DOWN = "\x1bD"
@@ -91,4 +91,5 @@ class Panel:
 
     def _write(self, text: str) -> None:
         # One system call: the terminal does not mix it with what the child writes at the same time.
-        os.write(self._stream.fileno(), text.encode())
+        with suppress(OSError):  # the terminal has gone, and our lines with it
+            os.write(self._stream.fileno(), text.encode())

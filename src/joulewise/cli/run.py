@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -173,7 +173,12 @@ def _tell(ctx: typer.Context, result: Result, files: Outputs) -> None:
     if not talk(ctx).quiet:
         from rich.console import Console
 
-        summary.show(result, Console(stderr=True))
+        console = Console(stderr=True)
+        with suppress(OSError):  # whoever read our stderr has gone
+            with console.capture() as captured:  # or a broken pipe would make the console end us
+                summary.show(result, console)
+            console.file.write(captured.get())
+            console.file.flush()
     if files.plot is not None:
         from joulewise.cli.plot import draw
 

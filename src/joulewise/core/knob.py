@@ -5,6 +5,7 @@ A knob that a Setting does not name is left to the driver: an empty Setting is t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -109,8 +110,9 @@ class Choices:
         clipped = min(max(value, self.low), self.high)
         if self.step is None:
             return clipped
-        snapped = self.low + round((clipped - self.low) / self.step) * self.step
-        return min(snapped, self.high)
+        steps = math.ceil((clipped - self.low) / self.step - 0.5)
+        below = self.low + max(0, min(steps, self._below_high(self.step) - 1)) * self.step
+        return self.high if self.high - clipped < abs(clipped - below) else below
 
     def all(self) -> tuple[float, ...]:
         """Every value, lowest first; for a range without a step, its two ends."""
@@ -118,8 +120,11 @@ class Choices:
             return self.values
         if self.step is None:
             return (self.low, self.high) if self.high > self.low else (self.low,)
-        count = int((self.high - self.low) / self.step + 1e-9)
-        return tuple(self.low + i * self.step for i in range(count + 1))
+        return (*(self.low + i * self.step for i in range(self._below_high(self.step))), self.high)
+
+    def _below_high(self, step: float) -> int:
+        """How many steps lie below ``high``, which may be set whether a step ends there or not."""
+        return math.ceil((self.high - self.low) / step - 1e-9)
 
     def __contains__(self, value: object) -> bool:
         if not isinstance(value, (int, float)):

@@ -139,7 +139,7 @@ def total(parts: list[Measurement[S]] | tuple[Measurement[S], ...]) -> Measureme
     """One window seen by several GPUs: energies add, time does not.
 
     Sampling errors are independent and add in squares; gains are each card's own, so they do too. The
-    weakest source and the worst outcome stand for the whole.
+    weakest source and the first outcome that is not ``REACHED`` stand for the whole.
     """
     if not parts:
         raise ValueError("nothing to add up")

@@ -57,7 +57,7 @@ def format_si(value: float, unit: str, *, digits: int = 3) -> str:
 
 
 def format_energy(energy_j: float, error_j: float | None = None) -> str:
-    """Joules with their standard error in the same unit: ``"2.561 kJ ± 0.031 kJ"``.
+    """Joules with their standard error in the same unit: ``"2.561 ± 0.031 kJ"``.
 
     The value shows as many decimals as two digits of its error justify.
     """

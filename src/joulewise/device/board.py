@@ -176,8 +176,10 @@ class Board:
 
         def happen(state: State) -> None:
             state.residents = {each: size for each, size in state.residents.items() if each != pid}
-            if self._playlist is not None and self._playlist.pid == pid and state.playing is not None:
-                state.playing, state.remaining = None, 1.0
+            if self._playlist is not None and self._playlist.pid == pid:
+                state.plays = False
+                if state.playing is not None:
+                    state.playing, state.remaining = None, 1.0
             take_back(state, [job for job in state.queue if job.pid == pid])
 
         self._news.happen(at_s, happen)
@@ -203,7 +205,7 @@ class Board:
             self.detach(self._playlist.pid, at_s)
         self.attach(pid, memory_bytes, at_s)
         self._playlist, self._on_step = Playlist(phases, pid), on_step
-        self.state.played = 0
+        self.state.played, self.state.plays = 0, True
         self._news.start_over()
 
     def interrupt(self) -> None:
@@ -308,7 +310,7 @@ class Board:
                 job.started_s = state.time_s
                 state.started_energy_j = self.trace.energy_j(state.time_s)
             return job.loads[state.phase]
-        if playlist is not None and playlist.pid in state.residents:
+        if playlist is not None and state.plays:
             phase = playlist.get(state.played)
             if phase is not None:
                 state.playing = state.played

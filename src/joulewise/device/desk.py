@@ -92,6 +92,7 @@ class Desk:
         self.coupled = Coupled()
         self.path = directory / SOCKET
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        self.path.unlink(missing_ok=True)  # a simulator that was killed here has left its own
         directory_fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
         try:
             # Through /proc, because a socket's own path may have no more than 107 bytes.

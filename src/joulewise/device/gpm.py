@@ -60,12 +60,11 @@ class Gpm:
         self._gpu = gpu
         nvml, handle = gpu.session()
         try:
-            supported = nvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice
+            if not nvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
+                raise Unsupported(f"{gpu.info.uuid} ({gpu.info.name}) has no GPM; it came with Hopper")
+            self._samples: tuple[Any, ...] = (nvml.nvmlGpmSampleAlloc(), nvml.nvmlGpmSampleAlloc())
         except nvml.NVMLError as error:
             raise library.translated(error.value, "GPM", gpu.info.uuid) from None
-        if not supported:
-            raise Unsupported(f"{gpu.info.uuid} ({gpu.info.name}) has no GPM; it came with Hopper")
-        self._samples = self._new_samples(nvml)
         self._start_s: float | None = None
 
     def read(self) -> GpmReading | None:
@@ -92,9 +91,6 @@ class Gpm:
         for sample in self._samples:
             nvml.nvmlGpmSampleFree(sample)
         self._samples = ()
-
-    def _new_samples(self, nvml: ModuleType) -> tuple[Any, ...]:
-        return (nvml.nvmlGpmSampleAlloc(), nvml.nvmlGpmSampleAlloc())
 
     def _metrics(self, nvml: ModuleType, earlier: Any, later: Any) -> dict[str, float]:
         wanted = (*_SHARES, *_RATES)

@@ -96,6 +96,7 @@ class HostEnergy:
         self.root = root or Path(os.environ.get(ROOT_VARIABLE) or POWERCAP_ROOT)
         self._time = time or WallTime()
         self._counters: list[_Counter] = []
+        self._left_out: list[str] = []
         self.missing: tuple[str, ...] = tuple(self._open())
         self.zones: tuple[Zone, ...] = tuple(counter.zone for counter in self._counters)
 
@@ -107,7 +108,7 @@ class HostEnergy:
     def between(self, before: HostReading, after: HostReading) -> HostWindow:
         """The energy of the window between two readings of this host."""
         zones: dict[str, float | None] = {}
-        notes: list[str] = []
+        notes: list[str] = list(self._left_out)
         for zone in self.zones:
             start, end = before.zones[zone.name], after.zones[zone.name]
             if start.energy_j is None or end.energy_j is None or start.gaps != end.gaps:
@@ -120,7 +121,7 @@ class HostEnergy:
         return HostWindow(
             duration_s=after.time_s - before.time_s,
             zones=zones,
-            energy_j=sum(known) if known and len(known) == len(counted) else None,
+            energy_j=sum(known) if known and len(known) == len(counted) and not self._left_out else None,
             notes=tuple(notes),
         )
 
@@ -138,10 +139,13 @@ class HostEnergy:
             zone = Zone(_zone_name(path), path, _range_j(path))
             try:
                 self._counters.append(_Counter(zone, self._time.now_s()))
+                continue
             except PermissionError:
                 missing.append(f"{zone.name}: permission denied on {path / 'energy_uj'}; {WAY_OUT}")
             except (OSError, ValueError) as error:
                 missing.append(f"{zone.name}: cannot read {path / 'energy_uj'}: {error}")
+            if zone.counts:  # the total would be short of it
+                self._left_out.append(missing[-1])
         return missing
 
 

@@ -126,12 +126,7 @@ class RunningNode:
 
     def close(self) -> None:
         """End it. Idempotent."""
-        if self._process.stdin is not None:
-            self._process.stdin.close()  # the lifeline
-        try:
-            self._process.wait(_LONGEST_END_S)
-        except subprocess.TimeoutExpired:
-            self.kill()
+        _end(self._process)
 
 
 @contextmanager
@@ -163,17 +158,27 @@ def spawn(
     try:
         node = RunningNode(process, _where(process))
     except BaseException:
-        process.kill()
-        process.communicate()
+        _end(process)
         raise
     try:
         yield node
     finally:
         node.close()
-        if process.stdout is not None:
-            process.stdout.close()
         if directory is None:
             shutil.rmtree(node.directory, ignore_errors=True)  # if it was killed, it left its files
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Let a simulator tidy up and end, however far it has come; kill it if it does not. Idempotent."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.close()  # the lifeline
+    try:
+        process.wait(_LONGEST_END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    process.stdout.close()  # not before: it may be about to say where it is
 
 
 def _where(process: subprocess.Popen[bytes]) -> Path:

@@ -75,12 +75,14 @@ def instances(nvml: ModuleType, count: int) -> Mapping[str, str]:
     parents: dict[str, str] = {}
     for index in range(count):
         handle = _or_none(nvml, nvml.nvmlDeviceGetHandleByIndex, index)
-        if handle is None or not _mig_is_on(nvml, handle):
+        parent = None if handle is None else _or_none(nvml, nvml.nvmlDeviceGetUUID, handle)
+        if parent is None or not _mig_is_on(nvml, handle):
             continue
         for slot in range(_or_none(nvml, nvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
             instance = _or_none(nvml, nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, slot)
-            if instance is not None:
-                parents[nvml.nvmlDeviceGetUUID(instance)] = nvml.nvmlDeviceGetUUID(handle)
+            uuid = None if instance is None else _or_none(nvml, nvml.nvmlDeviceGetUUID, instance)
+            if uuid is not None:
+                parents[uuid] = parent
     return parents
 
 

@@ -130,7 +130,7 @@ class SimulatedTime:
         return self._state.speed
 
     def now_s(self) -> float:
-        """Simulated seconds since the simulator's start."""
+        """Simulated seconds; at its start, the simulator's clock shows the machine's monotonic time."""
         # The simulator corrects its clock by microseconds now and then; ours only goes on.
         self._latest_s = max(self._latest_s, self._state.simulated_ns() / 1e9)
         return self._latest_s

@@ -44,6 +44,10 @@ _READING_NUMBERS = tuple(
     field.name for field in fields(Reading) if field.name not in ("time_s", "throttle", "memory_used_bytes")
 )
 _SENSOR_NAMES = frozenset(field.name for field in fields(SensorTiming))
+_MAY_BE_UNKNOWN = frozenset({"average_window_s", "counter_update_s", "counter_window_s"})
+_MAY_BE_ZERO = frozenset({"counter_call_s", "gain_error"})
+# What reading a line that is JSON, or not, can end in: wrong types, missing keys, numbers and depths beyond bounds.
+_NONSENSE = (ValueError, KeyError, TypeError, ArithmeticError, RecursionError)
 
 
 class Recorder:
@@ -112,7 +116,7 @@ class Recorder:
                 return
             try:
                 self._write(self._file, line)
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, TypeError) as error:
                 self.failed = f"recording to {self.path} stopped: {error}; the run goes on"
                 self._file.close()
                 self._file = None
@@ -172,7 +176,7 @@ def load(path: Path | str, *, strict: bool = True) -> Recording:
     for number, line in enumerate(lines[1:], start=2):
         try:
             loader.take(_object(line))
-        except (ValueError, KeyError, TypeError) as error:
+        except _NONSENSE as error:
             if strict:
                 raise BadRecording(
                     f"line {number} of {path} is corrupt ({_brief(error)}); "
@@ -183,7 +187,7 @@ def load(path: Path | str, *, strict: bool = True) -> Recording:
 
 
 class _Loader:
-    """Sorts lines into a Recording; raises ValueError, KeyError or TypeError on one that makes no sense."""
+    """Sorts lines into a Recording; raises one of ``_NONSENSE`` on one that makes no sense."""
 
     def __init__(self, gpus: tuple[GpuInfo, ...]) -> None:
         self._gpus = gpus
@@ -232,7 +236,7 @@ def _header(path: Path, lines: Sequence[bytes]) -> dict[str, Any]:
     """The first line, checked; BadRecording in one sentence otherwise."""
     try:
         header = _object(lines[0])
-    except (ValueError, IndexError):
+    except (IndexError, *_NONSENSE):
         header = {}
     if header.get("joulewise") != "recording":
         raise BadRecording(f"line 1 of {path} is not the header of a recording; make one with 'joulewise run --record'")
@@ -246,7 +250,7 @@ def _header(path: Path, lines: Sequence[bytes]) -> dict[str, Any]:
         raise BadRecording(f"line 1 of {path} lists no GPUs; the header is corrupt")
     try:
         _number(header, "time_s")
-    except (KeyError, ValueError):
+    except _NONSENSE:
         raise BadRecording(f"line 1 of {path} has no time_s; the header is corrupt") from None
     return header
 
@@ -269,13 +273,17 @@ def _number(line: Mapping[str, Any], name: str) -> float:
     return float(value)
 
 
+def _known(line: Mapping[str, Any], name: str) -> float | None:
+    return None if line.get(name) is None else _number(line, name)
+
+
 def _reading_in(line: Mapping[str, Any]) -> Reading:
     throttle = line.get("throttle")
-    memory = line.get("memory_used_bytes")
-    values = {name: _number(line, name) for name in _READING_NUMBERS if line.get(name) is not None}
+    memory = _known(line, "memory_used_bytes")
+    values = {name: _known(line, name) for name in _READING_NUMBERS}
     return Reading(
         _number(line, "time_s"),
-        memory_used_bytes=None if memory is None else int(_number(line, "memory_used_bytes")),
+        memory_used_bytes=None if memory is None else int(memory),
         throttle=None if throttle is None else frozenset(map(Throttle, throttle)),
         **values,
     )
@@ -295,27 +303,40 @@ def _info_out(info: GpuInfo) -> dict[str, Any]:
 
 def _info_in(path: Path, plain: Mapping[str, Any]) -> GpuInfo:
     try:
-        sensors = {k: v for k, v in plain.get("sensors", {}).items() if k in _SENSOR_NAMES}
         knobs = {
-            name: Choices(c["low"], c["high"], c.get("step"), tuple(c.get("values", ())))
+            name: Choices(
+                _number(c, "low"), _number(c, "high"), _known(c, "step"), tuple(map(float, c.get("values", ())))
+            )
             for name, c in plain.get("space", {}).items()
         }
+        memory = _known(plain, "memory_bytes")
         info = GpuInfo(
             uuid=str(plain["uuid"]), name=str(plain["name"]), index=int(plain["index"]), backend=str(plain["backend"])
         )
         return replace(
             info,
             space=Space(knobs),
-            sensors=replace(SensorTiming(), **sensors),
-            idle_power_w=plain.get("idle_power_w"),
-            default_limit_w=plain.get("default_limit_w"),
-            memory_bytes=plain.get("memory_bytes"),
+            sensors=_sensors_in(plain.get("sensors", {})),
+            idle_power_w=_known(plain, "idle_power_w"),
+            default_limit_w=_known(plain, "default_limit_w"),
+            memory_bytes=None if memory is None else int(memory),
             pci_bus_id=plain.get("pci_bus_id"),
             driver=plain.get("driver"),
             notes=tuple(map(str, plain.get("notes", ()))),
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (AttributeError, *_NONSENSE) as error:
         raise BadRecording(f"line 1 of {path} describes a GPU badly ({_brief(error)}); the header is corrupt") from None
+
+
+def _sensors_in(plain: Mapping[str, Any]) -> SensorTiming:
+    values: dict[str, Any] = {}
+    for name in _SENSOR_NAMES & set(plain):
+        value = _known(plain, name)
+        missing, nothing = value is None, value is not None and value <= 0
+        if (missing and name not in _MAY_BE_UNKNOWN) or (nothing and not (value == 0 and name in _MAY_BE_ZERO)):
+            raise ValueError(f"{name}={plain[name]!r} is no time or share")
+        values[name] = value
+    return SensorTiming(**values)
 
 
 def _brief(error: Exception) -> str:

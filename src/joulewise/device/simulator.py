@@ -9,7 +9,6 @@ is a lifeline that closes when its starter dies.
 from __future__ import annotations
 
 import json
-import math
 import os
 import random
 import selectors
@@ -19,7 +18,8 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ from joulewise.model import catalog, workloads
 _REWIND_WALL_S = 0.5  # how late news may be; a loaded machine schedules within some 0.1 s
 # Between two showings of one GPU, which bounds their cost. In real time sensors update every 20 ms or more rarely.
 _SHORTEST_WAIT_S, _SHORTEST_FAST_WAIT_S = 0.01, 0.02
+_MOST_SPEED = 1000.0  # one H200 that trains takes a quarter of a core at this speed
 _LEAST_LATENCY_S = 50e-6  # a counter call that costs less is not worth imitating
 
 FAULTS = ("lost", "no_permission", "hung", "unsupported", "slow", "foreign", "reload")
@@ -68,11 +69,13 @@ class Order:
 
 
 class Simulator:
-    """Virtual GPUs as ``order`` says, alive until ``close``. ``serve`` gives them their time."""
+    """Virtual GPUs as ``order`` says, shown in ``directory``, until ``close``. ``serve`` gives them their time."""
 
-    def __init__(self, order: Order) -> None:
-        if not (order.speed > 0 and math.isfinite(order.speed)):
+    def __init__(self, order: Order, directory: Path) -> None:
+        if not order.speed > 0:
             raise BadSpec(f"speed={order.speed:g} is not above 0; 1 is real time, 20 is twenty times as fast")
+        if order.speed > _MOST_SPEED:
+            raise BadSpec(f"speed={order.speed:g} is above {_MOST_SPEED:g}, which no processor keeps up with")
         models = [catalog.load(name) for name in order.models]
         # At speed 1, simulated time is the machine's monotonic clock itself.
         start_s = time.monotonic()
@@ -90,10 +93,7 @@ class Simulator:
             for index, model in enumerate(models)
         ]
         played = [workloads.get(order.load, gpu=model, seed=i) for i, model in enumerate(models) if order.load]
-        self._own_directory = order.directory is None
-        self.directory = Path(order.directory or tempfile.mkdtemp(prefix="joulewise-sim-"))
-        if self._own_directory and os.geteuid() == 0:
-            self.directory.chmod(0o755)  # other users may look, and work; setting is root's
+        self.directory = directory
         self._selector = selectors.DefaultSelector()
         self.state = VnvmlState.create(
             self.directory,
@@ -177,12 +177,10 @@ class Simulator:
         self.state.set_fault(index, lost=False, no_permission=False, hang=False, unsupported=(), latency_us=latency_us)
 
     def close(self) -> None:
-        """The end: every NVML client sees the driver gone, and no file stays."""
+        """The end: every NVML client sees the driver gone, and no file of ours stays."""
         self.desk.close()
         self.state.close()
         self._selector.close()
-        if self._own_directory:
-            shutil.rmtree(self.directory, ignore_errors=True)
 
     def _hear(self, index: int) -> bool:
         """Do what NVML clients have asked of a GPU since we last looked, as of when they asked."""
@@ -235,14 +233,29 @@ def main() -> int:
     """Simulate as the first argument of the process says (an Order as JSON); tell on stdout where, or why not."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(0))
-    try:
-        simulator = Simulator(Order.from_json(sys.argv[1]))
-    except (JoulewiseError, OSError) as error:
-        print(json.dumps({"error": type(error).__name__, "message": str(error)}), flush=True)
-        return 1
-    try:
+    order = Order.from_json(sys.argv[1])
+    with ExitStack() as stack:
+        try:
+            directory = stack.enter_context(_home(order.directory))
+            simulator = stack.enter_context(closing(Simulator(order, directory)))
+        except (JoulewiseError, OSError) as error:
+            print(json.dumps({"error": type(error).__name__, "message": str(error)}), flush=True)
+            return 1
         print(json.dumps({"directory": str(simulator.directory), "pid": os.getpid()}), flush=True)
         simulator.serve(sys.stdin.fileno())
-    finally:
-        simulator.close()
     return 0
+
+
+@contextmanager
+def _home(named: str | None) -> Iterator[Path]:
+    """Where the simulator lives: the directory that it was given, or one of its own that goes when it goes."""
+    if named is not None:
+        yield Path(named)
+        return
+    directory = Path(tempfile.mkdtemp(prefix="joulewise-sim-"))
+    try:
+        if os.geteuid() == 0:
+            directory.chmod(0o755)  # other users may look, and work; setting is root's
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)

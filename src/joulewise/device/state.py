@@ -45,6 +45,7 @@ class State:
     phase: int = 0  # of the first job in the queue
     playing: int | None = None  # the playlist's phase under way; else it is the queue's turn
     played: int = 0
+    plays: bool = False  # until the playlist's process is detached
     remaining: float = 1.0  # of the phase under way
     started_energy_j: float = 0.0
     steps: int = 0

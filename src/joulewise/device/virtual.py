@@ -33,6 +33,7 @@ CONTEXT_BYTES = 512 * 2**20
 
 # Seconds and watts beyond any real work, where the law's powers would overflow; kernels are within 2 to 5 sharp.
 _MOST, _SHARPEST = 1e6, 50.0
+_MOST_STATIC = 10.0  # static power varies by some 10 % between loads
 
 # A GPU was there before anybody looked: its sensors have had time to fill their longest window (1 s).
 _PREHISTORY_S = 2.0
@@ -278,11 +279,13 @@ class VirtualGpu:
 
     def run(self, workload: Workload, *, steps: int | None = None, pid: int = 0) -> Loop[None]:
         """Play ``workload`` as a loop that ends after ``steps`` training steps (None: never) and then detaches."""
-        ends_s: list[float] = []
-        self.play(workload, pid=pid, on_step=ends_s.append)
-        while steps is None or len(ends_s) < steps:
+        self.play(workload, pid=pid)
+        before = self.board.state.steps
+        while True:
             with self._lock:
                 now_s = self.advance()
+                if steps is not None and self.board.state.steps - before >= steps:
+                    break
                 wait_s = max(self.board.now.end_s - now_s, 1e-9)
             yield wait_s
         self.detach(pid)
@@ -343,6 +346,7 @@ def _check(load: Load) -> None:
     numbers = (load.gpu_s, load.sm_share, load.dynamic_w, load.host_s, load.dram_share, load.sharpness)
     kept = (
         all(0 <= number <= _MOST for number in numbers)
+        and 0 <= load.static_part <= _MOST_STATIC
         and load.gpu_s + load.host_s > 0
         and load.sm_share + load.dram_share <= 1 + 1e-9
         and 1 <= load.sharpness <= _SHARPEST

@@ -179,15 +179,22 @@ def current() -> Link:
 
 
 def _plain(load: Work) -> dict[str, Any]:
-    """A name as it is; a load, or several, as lists of numbers."""
+    """A name as it is; a load, or several, as lists of numbers. BadSpec for anything else."""
     if isinstance(load, str):
         return {"load": load}
+    try:
+        return {"loads": _lists(load)}
+    except (TypeError, ValueError, KeyError) as error:
+        raise BadSpec(f"{load!r} is no work ({error!r}); give a workload's name, a load, or a list of loads") from None
+
+
+def _lists(load: Work) -> list[Sequence[float]]:
     if hasattr(load, "gpu_s") or isinstance(load, Mapping):
         load = [load]
     loads = list(load)
     if loads and isinstance(loads[0], (int, float)):
         loads = [loads]
-    return {"loads": [_numbers(each) for each in loads]}
+    return [_numbers(each) for each in loads]
 
 
 def _numbers(load: Any) -> Sequence[float]:

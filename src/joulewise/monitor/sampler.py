@@ -3,7 +3,7 @@
 Power is polled at 10 Hz because a call costs microseconds; the counter, which can cost milliseconds, is looked at
 for window edges and at most once a second in between, within a budget of CPU time. GPUs are polled by the process
 that holds their lock (``owner``); another process that measures the same GPU reads it at its windows' edges and
-once a second. Besides, the sampler finds out when the sensors tick (``ticks``).
+once a second. When the sensors tick is found out along the way (``seeker``).
 
 It runs as one loop: in a thread of its own on wall time, spawned into a VirtualTime. It never prints, never raises
 into the job, and never dies of a GPU that does.
@@ -21,14 +21,14 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count, pairwise
 from pathlib import Path
-from typing import Any
 
 from joulewise.core.errors import BadSpec, NoGpu
 from joulewise.core.measurement import Reading
 from joulewise.core.timeline import Loop, TimeSource, VirtualTime
 from joulewise.device.gpu import Gpu
+from joulewise.monitor.allowance import Allowance
 from joulewise.monitor.owner import Ownership, local_rank
-from joulewise.monitor.ticks import TickTracker, locate
+from joulewise.monitor.seeker import Seeker
 from joulewise.monitor.track import Recording, Track
 
 COUNTER_SHARE = 0.0015
@@ -44,26 +44,10 @@ _IN_PROCESS = ("virtual", "replay")  # backends whose GPUs no other process can 
 _log = logging.getLogger("joulewise")
 
 
-class Allowance:
-    """A budget that refills with time: ``share`` seconds a second, at most ``most_s``."""
-
-    def __init__(self, share: float, most_s: float, *, left_s: float, now_s: float) -> None:
-        self._share, self._most_s, self._left_s, self._then_s = share, most_s, left_s, now_s
-
-    def take(self, cost_s: float, now_s: float, *, leave: float = 0.0) -> bool:
-        """Spend ``cost_s`` if the share ``leave`` of the whole remains; whether it was granted."""
-        self._left_s = min(self._most_s, self._left_s + self._share * max(0.0, now_s - self._then_s))
-        self._then_s = now_s
-        if self._left_s - cost_s < leave * self._most_s:
-            return False
-        self._left_s -= cost_s
-        return True
-
-
 class Sampler:
     """Polls GPUs and keeps a Track of each. ``start`` it, or run ``loop`` yourself; then ``stop``.
 
-    All GPUs must live in one time. ``recording`` gets everything that is kept. Locks are files in
+    All GPUs must live in one time. ``recorder`` gets everything that is kept. Locks are files in
     ``lock_directory`` (default: the user's own); virtual and replayed GPUs need none.
     """
 
@@ -81,7 +65,7 @@ class Sampler:
         if not interval_s > 0:
             raise BadSpec(f"interval_s={interval_s} must be above 0; 0.1 is usual")
         self.time: TimeSource = gpus[0].time
-        if any(gpu.time is not self.time and type(gpu.time) is not type(self.time) for gpu in gpus):
+        if not all(_one_time(self.time, gpu.time) for gpu in gpus):
             raise BadSpec("GPUs that live in different times cannot share a sampler; measure them apart")
         self.interval_s = interval_s
         self.tracks = [Track(gpu, index, recording=recorder) for index, gpu in enumerate(gpus)]
@@ -97,12 +81,11 @@ class Sampler:
         self._open = 0
         self._looked_s: dict[Track, float] = {}
         self._counters_due_s = -math.inf
-        self._with_power: dict[Track, bool] = {}
         self._paced_s = -math.inf
         self._pace: tuple[float, float] | None = None
         calls_s = sum(track.counter_call_s for track in self.tracks if track.has_counter)
         most_s, now_s = max(2.0 * calls_s, 0.02), self.time.now_s()
-        self._allowance = Allowance(COUNTER_SHARE, most_s, left_s=0.5 * most_s, now_s=now_s)
+        self._allowance = Allowance(COUNTER_SHARE, most_s, left_s=0.25 * most_s, now_s=now_s)
         self._edge_allowance = Allowance(EDGE_SHARE, most_s, left_s=most_s, now_s=now_s)
         self._lock = threading.Lock()
         self._stopping = threading.Event()
@@ -154,7 +137,8 @@ class Sampler:
     def loop(self) -> Loop[None]:
         """All that the sampler does, as one loop that yields its waits and ends after ``stop``."""
         stopping = self._stopping
-        loops: list[Loop[Any]] = [self._poll_loop(), *(self._tick_loop(track) for track in self.tracks)]
+        seeker = Seeker(self.tracks, self.time, counter_allowance=self._allowance, align=self._until_a_poll)
+        loops: list[Loop[None]] = [self._poll_loop(), *seeker.loops()]
         order = count()
         due = [(self.time.now_s(), next(order), each) for each in loops]
         heapq.heapify(due)
@@ -252,6 +236,13 @@ class Sampler:
         wait_s = (phase_s - now_s) % period_s
         return now_s + (wait_s if wait_s > 0.4 * period_s else wait_s + period_s)
 
+    def _until_a_poll(self, wait_s: float) -> float:
+        """``wait_s``, a little longer so that a poll is due as well: one awakening serves both."""
+        if self._pace is None:
+            return wait_s
+        period_s, phase_s = self._pace
+        return wait_s + (phase_s - self.time.now_s() - wait_s) % period_s
+
     def _find_pace(self, tracks: Iterable[Track], now_s: float) -> tuple[float, float] | None:
         """Period and phase of polls, or None if they should be uneven."""
         trackers = [track.power_ticks for track in tracks]
@@ -296,70 +287,6 @@ class Sampler:
         track.count()
         self._looked_s[track] = now_s
 
-    # Finding the ticks.
-
-    def _tick_loop(self, track: Track) -> Loop[None]:
-        """Find a GPU's ticks, and look again before they have drifted out of sight."""
-        now_s = self.time.now_s
-        # The first of the cards of one model looks again earliest; what it learns saves the others a search.
-        kin = [each for each in self.tracks if each.gpu.info.name == track.gpu.info.name]
-        patience = 1.0 if kin[0] is track else 1.6
-        retry_s = {track.power_ticks: 0.5, track.counter_ticks: 0.5}
-        while track.lost is None:
-            waits_s = [60.0]
-            counter = track.counter_ticks
-            quick = counter is not None and not track.slow_counter
-            # The counter goes first if it is quick: it moves at every tick, and power often ticks with it.
-            for tracker, look in ((counter, track.look_at_both), (track.power_ticks, track.look_at_power)):
-                if tracker is None or (tracker is counter and not quick):
-                    continue
-                if tracker is track.power_ticks and quick and _as_good(tracker, now_s()):
-                    continue
-                if tracker is track.power_ticks and not track.lively():
-                    waits_s.append(0.5)
-                    continue
-                found = yield from locate(tracker, look, now_s, width_s=_width_s(tracker))
-                retry_s[tracker] = 0.25 if found else min(60.0, 2.0 * retry_s[tracker])
-                waits_s.append(max(0.1, patience * tracker.good_for_s()) if found else retry_s[tracker])
-            if counter is not None and not quick:
-                yield from self._find_slow_ticks(track, counter)
-                if not _as_good(counter, now_s()):
-                    waits_s.append(2.0)  # more when the budget has filled up again
-            for each in kin:
-                each.power_ticks.adopt(track.power_ticks)
-                if each.counter_ticks is not None and counter is not None:
-                    each.counter_ticks.adopt(counter)
-            yield min(waits_s)
-
-    def _find_slow_ticks(self, track: Track, counter: TickTracker) -> Loop[None]:
-        """Ticks of a counter whose calls are dear: a few calls at a time, within the budget, those of power first."""
-        call_s, now_s, period_s = track.counter_call_s, self.time.now_s, counter.period_s
-        power = track.power_ticks.ticks()
-        if self._with_power.get(track) and counter.width_s(now_s()) < math.inf:
-            counter.follow(track.power_ticks, call_s)
-            return
-        counter.adopt(track.power_ticks)
-        width_s = max(2.5 * call_s, _width_s(counter))
-        if counter.width_s(now_s()) <= width_s or not self._allowance.take(2.0 * call_s, now_s()):
-            return
-        if counter.width_s(now_s()) < 0.6 * period_s:
-            yield from locate(counter, track.look_at_counter, now_s, width_s=width_s, most_looks=2)
-            return
-        if self._with_power.get(track) is not False and power.known_at(now_s()):
-            # Both are often one instrument: did the counter move where power does?
-            around_s = 2.0 * call_s + 2.0 * power.error_at_s(now_s())
-            from_s = power.next_s(now_s() + around_s) - around_s
-            yield from_s - now_s()
-            first = track.look_at_counter()
-            yield from_s + 2.0 * around_s - call_s - now_s()
-            self._with_power[track] = first.value != track.look_at_counter().value
-            return
-        first = track.look_at_counter()
-        yield 0.5 * period_s - call_s
-        second = track.look_at_counter()
-        if first.value is not None and first.value == second.value:  # then in the other half of the period
-            counter.changed(second.from_s, first.to_s + period_s)
-
     def _forked(self) -> None:
         """In a forked child: the thread and the locks are the parent's."""
         self._thread, self._started = None, False
@@ -370,13 +297,9 @@ class Sampler:
                 ownership.abandon()
 
 
-def _width_s(tracker: TickTracker) -> float:
-    """How narrowly ticks are located: to 3 % of a period, which no longer matters beside what power does in it."""
-    return max(0.03 * tracker.period_s, 5e-4)
-
-
-def _as_good(tracker: TickTracker, now_s: float) -> bool:
-    return tracker.width_s(now_s) < 0.1 * tracker.period_s
+def _one_time(one: TimeSource, other: TimeSource) -> bool:
+    """Whether two clocks show the same; a virtual one is its own, wall clocks and those of a simulator are shared."""
+    return one is other or (type(one) is type(other) and not isinstance(one, VirtualTime))
 
 
 _alive: weakref.WeakSet[Sampler] = weakref.WeakSet()

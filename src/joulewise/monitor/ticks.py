@@ -21,9 +21,9 @@ PERIOD_ERROR = 0.02
 _JITTER = 0.002
 """Share of a period by which single updates are taken to wander off a straight line."""
 
-_ALIKE = 0.0003
-"""How far the periods of two cards of one model may differ, relative: quartz clocks differ by less
-than a third of that, and what does not hold will be noticed."""
+_ALIKE = 0.0001
+"""How far the periods of two cards of one model may differ, relative: as far as quartz clocks do. Where that does
+not hold it will be noticed."""
 
 _SMOOTH_S = 0.002
 """Updates closer than this are as good as continuous (AMD counters move every millisecond)."""
@@ -133,11 +133,15 @@ class TickTracker:
         """How wide a bracket around an update near ``time_s`` must be; infinite if nothing is known."""
         if self._last is None:
             return math.inf
+        if self.smooth:
+            return self._period_s
         return _width(self._last) + 2.0 * self._drift * abs(time_s - _middle(self._last))
 
     def good_for_s(self) -> float:
         """How long until the phase should be looked at again, lest updates be miscounted; 0 if it is not known."""
-        return 0.0 if self._last is None else 0.15 * self._period_s / self._drift
+        if self._last is None:
+            return 0.0
+        return math.inf if self.smooth else 0.15 * self._period_s / self._drift
 
     def ticks(self) -> Ticks:
         """What is known now."""
@@ -183,7 +187,7 @@ class Look:
 
 
 def locate(
-    tracker: TickTracker, look: Callable[[], Look], now_s: Callable[[], float], *, width_s: float, most_looks: int = 24
+    tracker: TickTracker, look: Callable[[], Look], now_s: Callable[[], float], *, width_s: float, most_looks: int = 32
 ) -> Loop[bool]:
     """Narrow ``tracker`` down to brackets of ``width_s``: a sweep for changes, then bisection of later updates.
 
@@ -196,7 +200,7 @@ def locate(
     last: Look | None = None  # a look known to lie between the last update and the next
     while not tracker.smooth and tracker.width_s(now_s()) > width_s:
         half_s = 0.5 * tracker.width_s(now_s() + tracker.period_s) + 0.1 * width_s
-        if half_s > 0.4 * tracker.period_s or looks >= most_looks or misses > 2:
+        if half_s > 0.4 * tracker.period_s or looks >= most_looks or misses > 6:
             return False
         tick_s = tracker.ticks().next_s(now_s() + half_s)
         before = last if last is not None and tick_s - last.from_s < 1.2 * tracker.period_s else None

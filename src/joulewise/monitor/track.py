@@ -198,10 +198,10 @@ class Track:
         self.resets.append(Reset(before.time_s, shown.time_s, error_j))
 
     def lively(self) -> bool:
-        """Whether power has changed at each of the last polls; its ticks cannot be found where it stands still."""
+        """Whether power has changed at half of the last polls; its ticks cannot be found where it stands still."""
         with self._reading_lock:
             last = [sample.power_w for sample in islice(reversed(self._samples), 5)]
-        return len(last) == 5 and all(a != b for a, b in pairwise(last))
+        return sum(a != b for a, b in pairwise(last)) >= 2
 
     def look_at_power(self) -> Look:
         """A look for the power sensor's ticks."""

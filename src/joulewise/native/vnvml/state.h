@@ -1,6 +1,6 @@
 /* The shared memory between the simulator and every process that loaded the virtual NVML.
  *
- * One file, mapped by all. `src/joulewise/device/vnvml_layout.py` mirrors these structs field by field; a test compares
+ * One file, mapped by all. `src/joulewise/device/vnvml_structs.py` mirrors these structs field by field; a test compares
  * every offset. Change both, and raise VNVML_LAYOUT_VERSION.
  *
  * Who writes what:
@@ -61,7 +61,7 @@ struct vnvml_header {
     uint32_t simulator_pid;
     uint32_t driver_generation; /* raised by each simulated driver reload */
     uint64_t lock_inode;        /* of the `lock` file that goes with this state */
-    uint64_t origin_ns;         /* CLOCK_MONOTONIC when simulated time was 0 */
+    uint64_t origin_ns;         /* CLOCK_MONOTONIC when the simulator started */
     int32_t cuda_version;
     uint32_t reserved;
     char driver_version[80];
