@@ -17,7 +17,7 @@ from joulewise.monitor.track import Track
 
 _PATIENCE_S = 10.0  # how long a search waits for one that would make it cheaper
 _SEARCH_SHARE = 0.001  # CPU share of one core that searching for ticks may cost, all GPUs together
-_SEARCH_S = 0.003  # what a search may cost: a dozen looks of up to 250 µs, most of it for waking up
+_SEARCH_S = 0.004  # what a search may cost: sixteen looks of up to 250 µs, most of it for waking up
 
 
 class Seeker:
@@ -77,9 +77,9 @@ class Seeker:
         else:
             wait_s = min(wait_s, 1.0)
         if counter is not None and track.slow_counter:
-            yield from self._find_slow_ticks(track, counter)
+            yield from self._find_slow_ticks(track, counter, free=free)
             if not _as_good(counter, self._now_s()):
-                wait_s = min(wait_s, 2.0)  # more when the budget has filled up again
+                wait_s = min(wait_s, 0.2 if free else 2.0)  # more when the budget has filled up again
         return wait_s
 
     def _search(self, tracker: TickTracker, look: Callable[[], Look], *, free: bool) -> Loop[float]:
@@ -89,13 +89,16 @@ class Seeker:
                 return 0.2
             found = yield from locate(tracker, look, self._now_s, width_s=_width_s(tracker))
             if not found:
-                self._retry_s[tracker] = min(60.0, 2.0 * self._retry_s.get(tracker, 0.5))
+                self._retry_s[tracker] = min(60.0, 2.0 * self._retry_s.get(tracker, 1.0))
                 return self._retry_s[tracker]
             self._retry_s.pop(tracker, None)
         return min(60.0, max(0.1, tracker.good_for_s()))
 
-    def _find_slow_ticks(self, track: Track, counter: TickTracker) -> Loop[None]:
-        """Ticks of a counter whose calls are dear: a few calls at a time, within the budget, those of power first."""
+    def _find_slow_ticks(self, track: Track, counter: TickTracker, *, free: bool) -> Loop[None]:
+        """Ticks of a counter whose calls are dear: a few calls at a time, within the budget, those of power first.
+
+        ``free`` of the budget is the first card of its model, until its pace is known: some 50 ms of CPU, once.
+        """
         call_s, now_s, period_s = track.counter_call_s, self._now_s, counter.period_s
         power = track.power_ticks.ticks()
         if self._with_power.get(track) and counter.width_s(now_s()) < math.inf:
@@ -103,12 +106,15 @@ class Seeker:
             return
         counter.adopt(track.power_ticks)
         width_s = max(2.5 * call_s, _width_s(counter))
-        if track not in self._with_power and not power.known_at(now_s()) and now_s() < self._begun_s + _PATIENCE_S:
+        wait = track not in self._with_power and not power.known_at(now_s())
+        if wait and not free and now_s() < self._begun_s + _PATIENCE_S:
             return
-        if counter.width_s(now_s()) <= width_s or not self._counter_allowance.take(2.0 * call_s, now_s()):
+        if counter.width_s(now_s()) <= width_s:
+            return
+        if not free and not self._counter_allowance.take(2.0 * call_s, now_s()):
             return
         if counter.width_s(now_s()) < 0.6 * period_s:
-            yield from locate(counter, track.look_at_counter, now_s, width_s=width_s, most_looks=2)
+            yield from locate(counter, track.look_at_counter, now_s, width_s=width_s, most_looks=8 if free else 2)
             return
         if self._with_power.get(track) is not False and power.known_at(now_s()):
             # Both are often one instrument: did the counter move where power does?

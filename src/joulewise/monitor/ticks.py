@@ -187,7 +187,7 @@ class Look:
 
 
 def locate(
-    tracker: TickTracker, look: Callable[[], Look], now_s: Callable[[], float], *, width_s: float, most_looks: int = 32
+    tracker: TickTracker, look: Callable[[], Look], now_s: Callable[[], float], *, width_s: float, most_looks: int = 24
 ) -> Loop[bool]:
     """Narrow ``tracker`` down to brackets of ``width_s``: a sweep for changes, then bisection of later updates.
 
@@ -200,7 +200,7 @@ def locate(
     last: Look | None = None  # a look known to lie between the last update and the next
     while not tracker.smooth and tracker.width_s(now_s()) > width_s:
         half_s = 0.5 * tracker.width_s(now_s() + tracker.period_s) + 0.1 * width_s
-        if half_s > 0.4 * tracker.period_s or looks >= most_looks or misses > 6:
+        if half_s > 0.4 * tracker.period_s or looks >= most_looks or misses > 4:
             return False
         tick_s = tracker.ticks().next_s(now_s() + half_s)
         before = last if last is not None and tick_s - last.from_s < 1.2 * tracker.period_s else None

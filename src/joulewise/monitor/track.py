@@ -285,6 +285,6 @@ def _or_nan(value: float | None) -> float:
     return math.nan if value is None else value
 
 
-def affordable(tracks: Sequence[Track], duration_s: float, *, share: float = 1e-3) -> bool:
+def affordable(tracks: Sequence[Track], duration_s: float, *, share: float = 5e-3) -> bool:
     """Whether looking at all their counters costs less than ``share`` of ``duration_s``."""
     return sum(track.counter_call_s for track in tracks if track.has_counter) <= share * duration_s
