@@ -245,6 +245,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--decisions", metavar="FILE", type=Path, help="write every window as one JSON line")
     parser.add_argument("--json", action="store_true", help="end with one JSON object")
     options = parser.parse_args(arguments)
+    costs: dict[str, float] = {}
+    if options.cpu_seconds > 0:  # first, while there is nothing else in this process to disturb it
+        with eight_gpus() as gpus:
+            costs["sampler_cpu_share"] = cpu_share(gpus, options.cpu_seconds)
+            slow = [BurningGpu(gpu, SLOW_CALL_S) for gpu in gpus]
+            costs["sampler_cpu_share_slow_counter"] = cpu_share(slow, options.cpu_seconds)
+            costs["window_pair_us"], costs["window_report_us"] = window_cost_us(gpus[0], 500)
     seen: list[Seen] = []
     for load in FAMILIES:
         for sensor in SENSORS:
@@ -254,12 +261,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.decisions:
         options.decisions.write_text("".join(json.dumps(each._asdict()) + "\n" for each in seen), encoding="utf-8")
     figures, table = score(seen)
-    if options.cpu_seconds > 0:
-        with eight_gpus() as gpus:
-            figures["sampler_cpu_share"] = cpu_share(gpus, options.cpu_seconds)
-            slow = [BurningGpu(gpu, SLOW_CALL_S) for gpu in gpus]
-            figures["sampler_cpu_share_slow_counter"] = cpu_share(slow, options.cpu_seconds)
-            figures["window_pair_us"], figures["window_report_us"] = window_cost_us(gpus[0], 500)
+    figures |= costs
     show(table, sys.stderr if options.json else sys.stdout)
     if options.json:
         print(json.dumps({"figures": figures}))

@@ -31,7 +31,7 @@ from joulewise.monitor.owner import Ownership, local_rank
 from joulewise.monitor.seeker import Seeker
 from joulewise.monitor.track import Recording, Track
 
-COUNTER_SHARE = 0.0015
+COUNTER_SHARE = 0.001
 """CPU share of one core that counter calls off the windows' edges may cost, all GPUs together."""
 EDGE_SHARE = 0.005
 """The same for the edges of windows; where they come thicker, some go by power alone."""
