@@ -46,6 +46,13 @@ def test_a_wide_terminal_shows_more():
     assert "█" in row
 
 
+def test_a_narrow_terminal_shows_less_but_whole_numbers():
+    row = shown(Sight(INFO, FULL, USED), width=60)[1]
+    assert " ".join(row.split()) == "0 H200 412 / 700 W 1785 MHz 97 % 820 J"
+    row = shown(Sight(INFO, FULL, USED), width=40)[1]
+    assert " ".join(row.split()) == "0 H200 412 / 700 W 820 J"
+
+
 def test_what_was_not_read_is_a_dash_and_never_a_zero():
     row = shown(Sight(INFO, Reading(time_s=1.0)))[1]
     assert row.split() == ["0", "H200", *["–"] * 5]

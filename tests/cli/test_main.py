@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import typer
@@ -151,6 +152,40 @@ def test_a_reader_that_leaves_is_no_fault_worth_a_traceback(environ):
         )
     assert "Traceback" not in ran.stderr
     assert ran.returncode != 0
+
+
+@pytest.mark.parametrize("args", [["--help"], ["doctor"], ["model", "list"], ["model", "show", "h200"]])
+def test_a_full_disk_is_one_line(args, environ):
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full here")
+    with Path("/dev/full").open("w") as full:
+        ran = subprocess.run(
+            [sys.executable, "-m", "joulewise", *args], env=environ, stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert ran.returncode == 1
+    assert ran.stderr.count("\n") == 1
+    assert ran.stderr.startswith("joulewise: the output cannot be written: no space left on device; ")
+
+
+@pytest.mark.parametrize(
+    ("args", "plain"), [(["run", "--help"], "joules +/- error"), (["doctor"], "x "), (["model", "list"], "time +/-")]
+)
+def test_an_encoding_that_lacks_our_signs_gets_plain_ones(args, plain, environ, tmp_path):
+    ran = subprocess.run(
+        [sys.executable, "-m", "joulewise", *args],
+        env={**environ, "PYTHONIOENCODING": "ascii", "JOULEWISE_POWERCAP_ROOT": str(tmp_path / "none")},
+        capture_output=True,
+        encoding="ascii",
+    )
+    assert ran.stderr == ""
+    assert plain in ran.stdout
+    assert "?" not in ran.stdout
+
+
+def test_bytes_that_are_no_text_go_out_as_they_came(environ):
+    probe = "from joulewise.cli.plain import speak_plainly; speak_plainly(); import os; print(os.fsdecode(b'a\\xffb'))"
+    ran = subprocess.run([sys.executable, "-c", probe], env=environ, capture_output=True, check=True)
+    assert ran.stdout == b"a\xffb\n"
 
 
 def test_endings_of_signals_are_named():

@@ -80,7 +80,7 @@ def test_a_virtual_gpu_is_seen_by_the_command_and_measured_through_nvml(joulewis
     flags = ["--json", "-", "--record", "run.jsonl", "--plot", "power.svg"]
     ran = joulewise.run(*flags, command=[PYTHON, "-c", works], gpu="sim:a100*2")
     assert ran.returncode == 0, ran.stderr
-    name, true_j, result = ran.stdout.splitlines()
+    name, true_j, *_, result = ran.stdout.splitlines()
     assert name == "NVIDIA A100 80GB PCIe"
     measured = json.loads(result)
     assert [gpu["backend"] for gpu in measured["gpus"]] == ["nvml", "nvml"]
@@ -128,6 +128,55 @@ def test_a_result_takes_the_place_of_an_older_one_only_when_there_is_one(joulewi
     assert old.read_text().startswith("old ")
     joulewise.run("--json", "out.json", command=["true"])
     assert json.loads(old.read_text())["command"] == ["true"]
+
+
+def test_a_recording_takes_the_place_of_an_older_one_only_when_a_command_can_start(joulewise, without_gpu):
+    old = joulewise.where / "run.jsonl"
+    old.write_text("old")
+    assert joulewise.run("--record", "run.jsonl", command=["no-such-command"]).returncode == 127
+    assert joulewise.run("--record", "run.jsonl", command=["true"], gpu=None, **without_gpu).returncode == 1
+    assert old.read_text() == "old"
+    assert joulewise.run("--record", "run.jsonl", command=["true"]).returncode == 0
+    assert load(old).complete
+
+
+def test_json_is_the_last_line_even_if_the_command_left_its_own_unfinished(joulewise):
+    ran = joulewise.run("--json", "-", command=["printf", "50 %%"])
+    first, last = ran.stdout.splitlines()
+    assert first == "50 %"
+    assert json.loads(last)["command"] == ["printf", "50 %%"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--json", "out", "--record", "./out"], "--json and --record both name"),
+        (["--record", "a.svg", "--plot", "a.svg"], "--record and --plot both name"),
+        (["--record", "-"], "name a file for the recording"),
+    ],
+)
+def test_two_outputs_are_two_files(joulewise, flags, said):
+    ran = joulewise.run(*flags, command=["touch", "started"])
+    assert (ran.returncode, ran.stderr.count("\n")) == (2, 1)
+    assert said in ran.stderr
+    assert not (joulewise.where / "started").exists()
+    assert joulewise.run("--json", "/dev/null", "--record", "/dev/null", command=["true"]).returncode == 0
+
+
+def test_json_to_a_closed_stdout_is_refused_before_the_command_starts(joulewise):
+    argv = joulewise.argv("--json", "-", command=["touch", "started"])
+    closed = ["sh", "-c", 'exec "$@" >&-', "sh", *argv]
+    ran = subprocess.run(closed, env=joulewise.environ, cwd=joulewise.where, stderr=subprocess.PIPE, text=True)
+    assert (ran.returncode, ran.stderr.count("\n")) == (2, 1)
+    assert not (joulewise.where / "started").exists()
+
+
+def test_a_command_that_is_no_text_and_no_formula_can_be_plotted(joulewise):
+    command = ["true", os.fsdecode(b"\xff"), r"$\frac{$ $x$"]
+    ran = joulewise.run("--plot", "power.svg", "--json", "out.json", command=command)
+    assert (ran.returncode, "could not" in ran.stderr) == (0, False)
+    assert json.loads((joulewise.where / "out.json").read_text())["command"] == command
+    assert (joulewise.where / "power.svg").stat().st_size > 5000
 
 
 # Signals.
@@ -202,6 +251,22 @@ def test_a_command_that_is_not_found_is_127_with_a_way_out(joulewise):
     ran = joulewise.run(command=["./train.py"])
     assert ran.returncode == 126
     assert "cannot execute ./train.py: permission denied" in ran.stderr
+
+
+def test_a_command_that_cannot_be_executed_is_told_why(joulewise):
+    (joulewise.where / "bare").write_text("echo hello")
+    (joulewise.where / "stray").write_text("#!/no/such/interpreter\n")
+    for name in ("bare", "stray"):
+        (joulewise.where / name).chmod(0o755)
+    for name, code, said in (
+        ("", 127, "is an empty word"),
+        ("./", 126, "is a directory; name a program"),
+        ("./bare", 126, "write 'sh ./bare'"),
+        ("./stray", 127, "first line (#!)"),
+    ):
+        ran = joulewise.run(command=[name])
+        assert (ran.returncode, ran.stderr.count("\n")) == (code, 1), ran.stderr
+        assert said in ran.stderr
 
 
 def test_a_killed_command_is_128_plus_9(joulewise):
@@ -304,7 +369,15 @@ def test_unreadable_host_counters_are_a_reason_never_a_zero(joulewise, tmp_path)
     assert ran.returncode == 0
     host = json.loads(ran.stdout)["host"]
     assert host["energy_j"] is None
-    assert "package-0" in host["reason"]
+    assert host["reason"].count("package-0") == 1
+
+
+def test_a_host_counter_that_goes_away_is_told(joulewise, without_gpu, tmp_path):
+    package = zone(tmp_path / "powercap", energy_uj=1)
+    environ = {**without_gpu, "JOULEWISE_POWERCAP_ROOT": str(package.parent)}
+    ran = joulewise.run(command=["sh", "-c", f"echo junk > {package}/energy_uj"], gpu=None, **environ)
+    assert ran.returncode == 0
+    assert "host: package-0: could not be read: it holds 'junk', which is no number" in ran.stderr
 
 
 FAULTS = {
@@ -336,6 +409,24 @@ def test_a_gpu_or_simulator_that_goes_away_costs_only_its_own_part(joulewise, fa
     assert part["energy_j"] > 0
     recorded = load(joulewise.where / "run.jsonl")
     assert len(recorded.readings[0]) >= 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("live", [True, False])
+def test_a_driver_that_hangs_does_not_keep_the_exit_code(joulewise, in_terminal, live, virtual_nvml):
+    hangs = (
+        "import os, time\nfrom joulewise.device.node import NodeClient\ntime.sleep(0.7)\n"
+        "NodeClient(os.environ['JOULEWISE_VNVML']).fault(0, 'hung')\ntime.sleep(1)\nraise SystemExit(3)\n"
+    )
+    flags = ["--json", str(joulewise.where / "out.json"), "--record", str(joulewise.where / "run.jsonl")]
+    argv = joulewise.argv(*flags, *(["--live"] if live else []), command=[PYTHON, "-c", hangs], gpu="sim:h200")
+    terminal = in_terminal(argv, **joulewise.environ)
+    assert terminal.finish(timeout_s=60) == 3
+    assert "the driver hangs" in terminal.plain()
+    result = json.loads((joulewise.where / "out.json").read_text())
+    assert (result["exit_code"], result["energy_j"]) == (3, None)
+    assert "the driver hangs" in result["gpus"][0]["reason"]
+    assert len(load(joulewise.where / "run.jsonl").readings[0]) >= 3
 
 
 def test_a_disk_that_fills_up_costs_the_recording_not_the_command(joulewise):

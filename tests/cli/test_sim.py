@@ -59,7 +59,7 @@ def test_the_exit_code_of_the_command_is_kept():
 def test_a_command_that_is_not_there_is_one_line_and_127():
     done = sim("--", "no-such-command")
     assert done.returncode == 127
-    assert done.stderr == "joulewise: no-such-command is not a command here; check the name after --\n"
+    assert done.stderr == "joulewise: command not found: no-such-command; check the name after '--'\n"
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,15 @@ def test_ctrl_c_ends_it_with_130_and_no_traceback(recording, environ, in_termina
     assert "Traceback" not in terminal.plain()
 
 
+def test_a_terminal_without_cursor_gets_one_table_after_another(recording, environ, in_terminal):
+    argv = [sys.executable, "-m", "joulewise", "top", "--interval", "0.2", "--gpu", f"replay:{recording}"]
+    terminal = in_terminal(argv, **{**environ, "TERM": "dumb"})
+    terminal.read_until("0 H200")
+    terminal.type("\x03")
+    assert terminal.finish() == 130
+    assert "\x1b" not in terminal.shown
+
+
 def test_virtual_gpus_are_seen_at_work(environ, virtual_nvml):
     argv = [sys.executable, "-m", "joulewise", "top", "--once", "--json", "--gpu", "sim:h200,a100"]
     ran = subprocess.run(argv, env=environ, capture_output=True, text=True, check=True)

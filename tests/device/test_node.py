@@ -26,6 +26,7 @@ from joulewise.core.errors import BadSpec, GpuLost
 from joulewise.core.knob import Choices
 from joulewise.device import node
 from joulewise.device.node import RunningNode
+from joulewise.device.simulator import Order
 from joulewise.device.work import Link
 from joulewise.model import catalog, physics
 from joulewise.model.physics import Load
@@ -548,3 +549,22 @@ def test_a_seed_draws_the_cards() -> None:
             uuids.append(client.uuids[0])
     assert uuids[0] == uuids[1]
     assert uuids[2] != uuids[3]
+
+
+def test_a_simulator_whose_starter_has_gone_before_it_was_up_ends_in_silence() -> None:
+    order = Order(("h200",)).to_json()
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from joulewise.device.simulator import main; import sys; sys.exit(main())", order],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdin.close()
+    process.stdout.close()
+    said = process.stderr.read()
+    process.stderr.close()
+    assert (process.wait(timeout=30), said) == (0, "")

@@ -7,6 +7,7 @@ unknown GPU, a file that cannot be written), 130 interrupted; ``run`` and ``sim`
 
 from __future__ import annotations
 
+import errno
 import importlib
 import logging
 import sys
@@ -17,9 +18,11 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from joulewise.cli.plain import speak_plainly
 from joulewise.core.errors import BadSpec, JoulewiseError, OutOfRange
 
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +134,7 @@ def exit_code_of(error: JoulewiseError) -> int:
 
 def main(args: list[str] | None = None) -> None:
     """Run the command line and exit. An expected fault is one line on stderr, never a traceback."""
+    speak_plainly()
     try:
         code = app(args, standalone_mode=False, prog_name="joulewise")
     except JoulewiseError as error:
@@ -141,6 +145,12 @@ def main(args: list[str] | None = None) -> None:
     except BrokenPipeError:
         # The reader of our output has gone, for example `head`; keep the interpreter from saying so at exit.
         sys.stdout = None
+        code = FAILED
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        sys.stdout = None
+        complain(f"the output cannot be written: {(error.strerror or '').lower()}; make room, or send it elsewhere")
         code = FAILED
     except Exception as error:
         # The command-line library's own faults know how to say themselves; anything else is a bug: show it all.

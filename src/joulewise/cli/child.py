@@ -10,10 +10,13 @@ Not here: what is done while the child runs; see ``joulewise.cli.run``.
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 
 PASSED_ON = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 _HELD = PASSED_ON | {signal.SIGCHLD, signal.SIGTSTP}
@@ -69,6 +72,7 @@ class Child:
     ) -> None:
         if signal.sigpending() & PASSED_ON:
             raise KeyboardInterrupt
+        look_for(command[0])
         self.stopped_by: int | None = None
         """The last signal that asked the child to stop, from us or from the terminal; None while nobody did."""
         self._while_stopped = while_stopped
@@ -106,6 +110,36 @@ class Child:
             self.stopped_by = late.si_signo
         code = os.waitstatus_to_exitcode(status)
         return code if code >= 0 else _BY_SIGNAL - code
+
+
+def look_for(name: str) -> None:
+    """Raise the OSError that starting the command ``name`` would raise, as far as a look at its file can tell."""
+    if name and shutil.which(name) is not None:
+        return
+    if name and Path(name).is_dir() and "/" in name:
+        code = errno.EISDIR
+    elif name and shutil.which(name, mode=os.F_OK) is not None:
+        code = errno.EACCES
+    else:
+        code = errno.ENOENT
+    raise OSError(code, os.strerror(code), name)
+
+
+def why_not_started(name: str, error: OSError) -> str:
+    """One line on a command that cannot be started, with the way out."""
+    if not name:
+        return "the command after '--' is an empty word; is a variable of your shell not set?"
+    if isinstance(error, FileNotFoundError):
+        if shutil.which(name) is not None:
+            return f"cannot execute {name}: the program that its first line (#!) names is not there; correct that line"
+        near = f"write './{name}'" if "/" not in name and Path(name).exists() else "check the name after '--'"
+        return f"command not found: {name}; {near}"
+    way_out = "is it a program, and executable (chmod +x)?"
+    if error.errno == errno.ENOEXEC:
+        way_out = f"a script needs a first line such as '#!/bin/sh', or write 'sh {name}'"
+    elif isinstance(error, IsADirectoryError):
+        way_out = "name a program"
+    return f"cannot execute {name}: {(error.strerror or str(error)).lower()}; {way_out}"
 
 
 def exit_code_of(error: OSError) -> int:

@@ -117,19 +117,22 @@ def name(info: GpuInfo) -> str:
 
 
 def table(sights: Sequence[Sight], *, width: int) -> Table:
-    """One row a GPU, made for ``width`` columns: more is shown where there is room."""
-    wide = width >= 110
+    """One row a GPU, made for ``width`` columns: what has no room is left out, not cut."""
+    wide, usual, some = width >= 110, width >= 78, width >= 58
     shown = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim", expand=False)
-    shown.add_column("GPU", no_wrap=True, overflow="ellipsis", max_width=26 if wide else 16)
+    shown.add_column("GPU", no_wrap=True, overflow="ellipsis", max_width=26 if wide else 16 if some else 12)
     shown.add_column("power / limit", justify="right", no_wrap=True)
     if wide:
         shown.add_column("", no_wrap=True)
-    shown.add_column("SM clock", justify="right", no_wrap=True)
+    if some:
+        shown.add_column("SM clock", justify="right", no_wrap=True)
     if wide:
         shown.add_column("memory", justify="right", no_wrap=True)
-    shown.add_column("busy", justify="right", no_wrap=True)
-    shown.add_column("temp", justify="right", no_wrap=True)
-    shown.add_column("throttle", no_wrap=True, overflow="ellipsis", max_width=26 if wide else 11)
+    if some:
+        shown.add_column("busy", justify="right", no_wrap=True)
+    if usual:
+        shown.add_column("temp", justify="right", no_wrap=True)
+        shown.add_column("throttle", no_wrap=True, overflow="ellipsis", max_width=26 if wide else 11)
     watched = any(sight.used is not None for sight in sights)
     if watched:
         shown.add_column("energy", justify="right", no_wrap=True)
@@ -148,14 +151,14 @@ def table(sights: Sequence[Sight], *, width: int) -> Table:
         cells: list[Text | str] = [title, power(reading)]
         if wide:
             cells.append(Text(bar(share, 12), style="green"))
-        cells.append(value(reading.sm_mhz, "MHz"))
+        if some:
+            cells.append(value(reading.sm_mhz, "MHz"))
         if wide:
             cells.append(value(reading.memory_mhz, "MHz"))
-        cells += [
-            percent(reading.utilization),
-            value(reading.temperature_c, "°C"),
-            Text(throttle(reading), style="yellow"),
-        ]
+        if some:
+            cells.append(percent(reading.utilization))
+        if usual:
+            cells += [value(reading.temperature_c, "°C"), Text(throttle(reading), style="yellow")]
         if watched:
             cells.append(energy(sight.used))
         if wide:

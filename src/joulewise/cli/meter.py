@@ -6,9 +6,11 @@ begun: what happened to a GPU is part of its result.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
 
 from joulewise.cli.history import History
 from joulewise.cli.look import Sight
@@ -22,9 +24,14 @@ from joulewise.monitor.report import Report
 from joulewise.monitor.sampler import Sampler
 from joulewise.monitor.window import Monitor, Window
 
+T = TypeVar("T")
+
 _SO_FAR_SHARE = 0.005
 """What looking at the counters of an open window may cost, as a share of time; their calls take milliseconds."""
 _LEAST_SO_FAR_S = 0.5
+_PATIENCE_S, _VIEW_PATIENCE_S = 10.0, 2.0
+"""How long the driver may take to answer at the end, and for a view of the open window. A call of a wedged driver never
+returns, and the command's exit code must not wait for it; a whole node of slow counters answers within a second."""
 
 
 class Meter:
@@ -45,6 +52,7 @@ class Meter:
         self._window: Window | None = None
         self._host_before: HostReading | None = None
         self._so_far: Report | None = None
+        self._hung = False
 
     def __enter__(self) -> Meter:
         return self
@@ -73,8 +81,11 @@ class Meter:
             return None
         calls_s = sum(track.counter_call_s for track in self._monitor.sampler.tracks if track.has_counter)
         fresh_s = max(_LEAST_SO_FAR_S, calls_s / _SO_FAR_SHARE)
-        if self._so_far is None or self._monitor.time.now_s() - self._so_far.to_s >= fresh_s:
-            self._so_far = self._window.so_far()
+        stale = self._so_far is None or self._monitor.time.now_s() - self._so_far.to_s >= fresh_s
+        if stale and not self._hung:
+            seen = _within(_VIEW_PATIENCE_S, self._window.so_far)
+            self._hung = seen is None
+            self._so_far = seen or self._so_far
         return self._so_far
 
     def sights(self) -> list[Sight]:
@@ -95,18 +106,25 @@ class Meter:
     def end(self, outcome: Outcome) -> tuple[list[GpuResult], HostResult]:
         """Stop the window; what each GPU and the host used in it."""
         assert self._host_before is not None, "begin comes before end"
-        report: Report | None = None
-        if self._window is not None:
-            try:
-                report = self._window.end(outcome=outcome)
-            except GpuLost:  # the report says so, GPU by GPU
-                report = self._window.report
+        report = _within(_PATIENCE_S, lambda: self._report(outcome))
         host = self.host.between(self._host_before, self.host.read())
         return self._gpu_results(report), self._host_result(host.energy_j, host.notes)
 
+    def _report(self, outcome: Outcome) -> Report | None:
+        if self._window is None:
+            return None
+        try:
+            return self._window.end(outcome=outcome)
+        except GpuLost:  # the report says so, GPU by GPU
+            return self._window.report
+
     def _gpu_results(self, report: Report | None) -> list[GpuResult]:
         if report is None:
-            return []
+            hung = (
+                f"the driver hangs: no answer for {_PATIENCE_S:g} s; what was read before is in the recording, if any"
+            )
+            series = self.history.series
+            return [GpuResult(gpu.info, series[place], None, hung) for place, gpu in enumerate(self.gpus)]
         return [
             GpuResult(
                 info=gpu.info,
@@ -121,4 +139,24 @@ class Meter:
     def _host_result(self, energy_j: float | None, notes: Sequence[str]) -> HostResult:
         if energy_j is not None:
             return HostResult(energy_j)
-        return HostResult(None, "; ".join((*self.host.missing, *notes)) or "no zone of the host could be read")
+        reasons = dict.fromkeys((*self.host.missing, *notes))  # what is missing is noted of every window, too
+        return HostResult(None, "; ".join(reasons) or "no zone of the host could be read")
+
+
+def _within(patience_s: float, call: Callable[[], T]) -> T | None:
+    """What ``call`` returns, or raises; None when it has not returned in time, and is left behind on its thread."""
+    answer: list[T] = []
+    fault: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            answer.append(call())
+        except BaseException as error:
+            fault.append(error)
+
+    thread = threading.Thread(target=run, name="joulewise meter", daemon=True)
+    thread.start()
+    thread.join(patience_s)
+    if fault:
+        raise fault[0]
+    return answer[0] if answer else None

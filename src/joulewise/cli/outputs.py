@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -34,20 +35,35 @@ def refuse_unwritable(flag: str, path: Path) -> None:
         ) from None
 
 
+def refuse_one_for_two(files: Mapping[str, Path | None]) -> None:
+    """Raise BadSpec where two flags name one file: what was written first would be lost. Devices may be shared."""
+    flag_of: dict[Path, str] = {}
+    for flag, path in files.items():
+        if path is None or (path.exists() and not path.is_file()):
+            continue
+        first = flag_of.setdefault(path.resolve(), flag)
+        if first != flag:
+            raise BadSpec(f"{first} and {flag} both name {path}; nothing was started, give each a file of its own")
+
+
 class JsonFile:
     """``--json FILE``, or stdout for ``-``. Made before the work, so that a bad name costs nothing."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        if name != STDOUT:
-            refuse_unwritable("--json", Path(name))
+        self.path = None if name == STDOUT else Path(name)
+        if self.path is not None:
+            refuse_unwritable("--json", self.path)
+        elif sys.stdout is None:
+            raise BadSpec("--json - means stdout, which is closed; nothing was started, name a file")
 
     def write(self, value: dict[str, Any]) -> None:
         """Write ``value``: to stdout as one line, the last; to a file for people too. OSError as writing goes."""
-        if self.name == STDOUT:
-            _put(sys.stdout, json.dumps(value, allow_nan=False))
+        if self.path is None:
+            # On a line of its own, even if the command left its last one unfinished.
+            _put(sys.stdout, "\n" + json.dumps(value, allow_nan=False))
             return
-        with Path(self.name).open("w") as file:
+        with self.path.open("w") as file:
             _put(file, json.dumps(value, indent=2, allow_nan=False))
 
 

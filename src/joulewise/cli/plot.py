@@ -5,6 +5,7 @@ Needs the extra ``plot``; ``check`` says so before a command is started, not aft
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ def check(path: Path) -> None:
     if path.suffix.lstrip(".").lower() not in FORMATS:
         raise BadSpec(f"--plot {path}: the name must end in {', '.join('.' + name for name in FORMATS)}")
     try:
+        logging.getLogger("matplotlib").setLevel(logging.ERROR)  # where it caches is no news to our user
         import matplotlib.figure  # noqa: F401
     except ImportError:
         raise MissingPart("--plot needs matplotlib: pip install 'joulewise[plot]'") from None
@@ -79,16 +81,17 @@ def draw(path: Path, series: Sequence[tuple[str, Series]], *, title: str, subtit
             axes.tick_params(length=3)
         if len(series) > 1:
             figure.legend(loc="outside lower center", ncols=min(4, len(series)), frameon=False)
-        power.set_title(title, loc="left", fontsize=13, fontweight="bold", pad=22 if subtitle else 8)
+        power.set_title(title, loc="left", fontsize=13, fontweight="bold", pad=22 if subtitle else 8, parse_math=False)
         if subtitle:
             power.annotate(
-                subtitle,
+                subtitle.encode(errors="replace").decode(),  # a command may hold bytes that are no text
                 (0, 1),
                 xycoords="axes fraction",
                 xytext=(0, 8),
                 textcoords="offset points",
                 fontsize=9,
                 color="#616e7c",
+                parse_math=False,  # a $ of a shell is no formula
             )
         kind = path.suffix.lstrip(".").lower()
         figure.savefig(path, dpi=160, metadata={"Date": None} if kind == "svg" else None)

@@ -8,8 +8,8 @@ printed while it runs, unless ``--live`` asks for it.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack, nullcontext, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from joulewise.cli import complain, outputs, say, talk
-from joulewise.cli.child import Child, exit_code_of, signals_held
+from joulewise.cli.child import Child, exit_code_of, look_for, signals_held, why_not_started
 from joulewise.cli.gpus import HELP, OpenGpus, opened
 from joulewise.core.errors import BadSpec, NoGpu, NoReading
 from joulewise.core.measurement import Outcome
@@ -43,15 +43,19 @@ class Outputs:
 
     @classmethod
     def checked(cls, json: str | None, record: Path | None, plot: Path | None) -> Outputs:
-        """BadSpec or MissingPart when one of them could not be written later."""
+        """BadSpec or MissingPart when one of them could not be written later, or two are one file."""
         if record is not None:
+            if str(record) == outputs.STDOUT:
+                raise BadSpec("--record - is no file: stdout is the command's; name a file for the recording")
             outputs.refuse_unwritable("--record", record)
         if plot is not None:
             from joulewise.cli.plot import check
 
             check(plot)
             outputs.refuse_unwritable("--plot", plot)
-        return cls(outputs.JsonFile(json) if json is not None else None, record, plot)
+        file = outputs.JsonFile(json) if json is not None else None
+        outputs.refuse_one_for_two({"--json": file.path if file else None, "--record": record, "--plot": plot})
+        return cls(file, record, plot)
 
 
 def run(
@@ -91,15 +95,17 @@ def run(
     with ExitStack() as stack:
         # First of all: whatever starts threads below must inherit what is held.
         mask = stack.enter_context(signals_held())
+        # An old recording makes way only for a new one, so the command is looked for before anything is opened.
+        with _a_shells_exit_code(command[0]):
+            look_for(command[0])
         files = Outputs.checked(json, record, plot)
         found = _open_gpus(ctx, stack, gpu)
+        if not found.gpus:
+            _refuse_without_host(found.why)
+            say(ctx, f"measuring the host only: {found.why}")
         from joulewise.cli.meter import Meter
 
         meter = stack.enter_context(Meter(found.gpus, interval_s=interval, record=files.record))
-        if not found.gpus:
-            if not meter.host.zones:
-                raise NoReading(f"nothing to measure with: {'; '.join(meter.host.missing)}; {found.why}")
-            say(ctx, f"measuring the host only: {found.why}")
         result = _measured(command, found.environ, mask, meter, _view(meter) if live else None)
         _tell(ctx, result, files)
     raise typer.Exit(result.exit_code)
@@ -117,6 +123,25 @@ def _open_gpus(ctx: typer.Context, stack: ExitStack, spec: str | None) -> OpenGp
         for each in found.gpus:
             say(ctx, f"measuring {each.info.index} {each.info.name} {each.info.uuid} ({found.why})")
     return found
+
+
+def _refuse_without_host(why: str) -> None:
+    """NoReading where the host cannot be measured either; ``why`` is what is wrong with the GPUs."""
+    from joulewise.device.host import HostEnergy
+
+    host = HostEnergy()
+    if not host.zones:
+        raise NoReading(f"nothing to measure with: {'; '.join(host.missing)}; {why}")
+
+
+@contextmanager
+def _a_shells_exit_code(name: str) -> Iterator[None]:
+    """A command that cannot be started is one line and the exit code that a shell gives."""
+    try:
+        yield
+    except OSError as error:
+        complain(why_not_started(name, error))
+        raise typer.Exit(exit_code_of(error)) from None
 
 
 def _view(meter: Meter) -> LiveView | None:
@@ -138,11 +163,8 @@ def _measured(
     started = datetime.now(UTC).isoformat(timespec="seconds")
     meter.begin()
     start_s = time.monotonic()
-    try:
+    with _a_shells_exit_code(command[0]):
         child = Child(command, environ, mask, while_stopped=view.put_away if view else nullcontext)
-    except OSError as error:
-        complain(_why_not_started(command[0], error))
-        raise typer.Exit(exit_code_of(error)) from None
     with view or nullcontext():
         while (code := child.wait(view.refresh_s if view else _UNSEEN_WAIT_S)) is None:
             meter.keep_up()
@@ -154,16 +176,6 @@ def _measured(
     if gpus and gpus[0].window_s is not None:
         duration_s = gpus[0].window_s
     return Result(tuple(command), code, started, duration_s, tuple(gpus), host)
-
-
-def _why_not_started(name: str, error: OSError) -> str:
-    """One line on a command that cannot be started, with the way out."""
-    if isinstance(error, FileNotFoundError):
-        near = f"write './{name}'" if "/" not in name and Path(name).exists() else "check the name after '--'"
-        return f"command not found: {name}; {near}"
-    return (
-        f"cannot execute {name}: {(error.strerror or str(error)).lower()}; is it a program, and executable (chmod +x)?"
-    )
 
 
 def _tell(ctx: typer.Context, result: Result, files: Outputs) -> None:
@@ -179,6 +191,11 @@ def _tell(ctx: typer.Context, result: Result, files: Outputs) -> None:
                 summary.show(result, console)
             console.file.write(captured.get())
             console.file.flush()
+    if files.json is not None:
+        try:
+            files.json.write(summary.as_json(result))
+        except OSError as error:
+            complain(f"--json {files.json.name} could not be written: {error.strerror}")
     if files.plot is not None:
         from joulewise.cli.plot import draw
 
@@ -186,10 +203,6 @@ def _tell(ctx: typer.Context, result: Result, files: Outputs) -> None:
         subtitle = " · ".join(filter(None, (summary.command_line(result), summary.gpu_names(result))))
         try:
             draw(files.plot, series, title=summary.headline(result), subtitle=subtitle)
-        except OSError as error:
-            complain(f"--plot {files.plot} could not be written: {error.strerror}")
-    if files.json is not None:
-        try:
-            files.json.write(summary.as_json(result))
-        except OSError as error:
-            complain(f"--json {files.json.name} could not be written: {error.strerror}")
+        except Exception as error:  # whatever a foreign library makes of it, the command's exit code is to be kept
+            reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {str(error)[:200]}"
+            complain(f"--plot {files.plot} could not be written: {reason}")

@@ -90,10 +90,8 @@ def _run(command: list[str], environ: Mapping[str, str], mask: set[int], node: R
     try:
         running = Child(command, environ, mask)
     except OSError as error:
-        code = child.exit_code_of(error)
-        reason = "is not a command here" if code == 127 else f"cannot be started: {error.strerror}"
-        complain(f"{command[0]} {reason}; check the name after --")
-        return code
+        complain(child.why_not_started(command[0], error))
+        return child.exit_code_of(error)
     alive = True
     while True:
         ended = running.wait(_LOOK_S)

@@ -182,22 +182,26 @@ def _curve(gpu: GpuResult, width: int) -> Text:
 def _rows(result: Result, width: int) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
     table.add_column("  GPU", no_wrap=True)
-    for heading in ("energy", "average", "peak"):
+    # What does not fit is left out, from the right: half a number says nothing.
+    shown = 2 if width < 48 else 3 if width < 56 else 4 if width < 72 else 5
+    for heading in ("energy", "average", "peak")[: shown - 1]:
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("power over time", no_wrap=True)
+    if shown == 5:
+        table.add_column("power over time", no_wrap=True)
     several_kinds = len({gpu.info.name for gpu in result.gpus}) > 1
     highest_w = max((gpu.series.top_w() or 0.0 for gpu in result.gpus), default=0.0)
     curve = max(8, min(40, width - 56))
     for gpu in result.gpus:
         measured, peak_w = gpu.measurement, gpu.series.peak_w()
         name = gpu.info.name.removeprefix("NVIDIA ") if several_kinds else short(gpu.info.uuid)
-        table.add_row(
+        cells: list[Text | str] = [
             Text(f"  {gpu.info.index} {name}"),
             format_energy(measured.energy_j, measured.error_j) if measured else Text("no reading", style="yellow"),
             format_power(measured.power_w) if measured else "",
             f"{peak_w:.0f} W" if peak_w is not None else "",
             Text(sparkline(gpu.series.power_w(), width=curve, top=highest_w), style="green"),
-        )
+        ]
+        table.add_row(*cells[:shown])
     return table
 
 
@@ -217,6 +221,8 @@ def _warnings(result: Result) -> list[str]:
     for gpu in result.gpus:
         if gpu.measurement is not None:
             lines.extend(f"{short(gpu.info.uuid)}: {note}" for note in gpu.measurement.notes)
+    if not result.gpus and result.host.energy_j is None:
+        lines.append(f"host: {result.host.reason}")
     if result.exit_code:
         lines.append(f"{result.command[0]} ended with {ending(result.exit_code)}")
     return list(dict.fromkeys(lines))

@@ -168,12 +168,12 @@ def _stream(watch: Watch, interval_s: float) -> None:
 
 
 def _live(watch: Watch, interval_s: float) -> None:
-    """The table, drawn anew every ``interval_s`` until q. Without a terminal, one table after another."""
+    """The table, drawn anew every ``interval_s`` until q; where the terminal cannot, one table after another."""
     from rich.console import Console
     from rich.live import Live
 
     console = Console(highlight=False)
-    if not console.is_terminal:
+    if not console.is_terminal or console.is_dumb_terminal:
         while True:
             time.sleep(interval_s)
             console.print(watch.page(console.width))

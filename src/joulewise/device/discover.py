@@ -175,7 +175,7 @@ def _replayed(path: Path, time: TimeSource) -> list[Gpu]:
 
     recording = load(path)
     if not recording.gpus:
-        raise NoGpu(f"the recording {path} lists no GPU")
+        raise NoGpu(f"the recording {path} lists no GPU, only the host was measured; record a run that has one")
     start_s = time.now_s()
     return [ReplayGpu(recording, index, time=time, started_s=start_s) for index in range(len(recording.gpus))]
 

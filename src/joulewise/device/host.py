@@ -130,8 +130,10 @@ class HostEnergy:
             paths = sorted(path for path in self.root.iterdir() if _is_zone(path.name))
         except FileNotFoundError:
             return [f"{self.root} does not exist (no RAPL in this kernel, machine or container)"]
+        except PermissionError:
+            return [f"permission denied on {self.root}; {WAY_OUT}"]
         except OSError as error:
-            return [f"cannot list {self.root}: {error.strerror}; {WAY_OUT}"]
+            return [f"cannot list {self.root}: {error.strerror}; {ROOT_VARIABLE} names another tree"]
         if not paths:
             return [f"{self.root} has no RAPL zone (virtual machines and containers usually hide it)"]
         missing: list[str] = []
@@ -143,7 +145,7 @@ class HostEnergy:
             except PermissionError:
                 missing.append(f"{zone.name}: permission denied on {path / 'energy_uj'}; {WAY_OUT}")
             except (OSError, ValueError) as error:
-                missing.append(f"{zone.name}: cannot read {path / 'energy_uj'}: {error}")
+                missing.append(f"{zone.name}: cannot read {path / 'energy_uj'}: {_brief(error)}")
             if zone.counts:  # the total would be short of it
                 self._left_out.append(missing[-1])
         return missing
@@ -165,7 +167,7 @@ class _Counter:
             now_uj = _number(self.zone.path / "energy_uj")
         except (OSError, ValueError) as error:
             if self._last_uj is not None:
-                self._gap(f"could not be read: {error}")
+                self._gap(f"could not be read: {_brief(error)}")
             self._last_uj = None
             return ZoneReading(None, self._gaps, self._reason)
         if self._last_uj is not None:
@@ -218,4 +220,12 @@ def _range_j(path: Path) -> float | None:
 
 
 def _number(path: Path) -> int:
-    return int(path.read_text())
+    text = path.read_bytes()[:40].strip()
+    if not text.isdigit():
+        raise ValueError(f"it holds {text.decode(errors='replace')!r}, which is no number")
+    return int(text)
+
+
+def _brief(error: OSError | ValueError) -> str:
+    """A fault in a few words, without the number and the path that belong to programmers."""
+    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)

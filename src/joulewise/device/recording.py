@@ -169,7 +169,10 @@ def load(path: Path | str, *, strict: bool = True) -> Recording:
     try:
         text = path.read_bytes()
     except OSError as error:
-        raise BadRecording(f"cannot read the recording {path}: {error.strerror}") from None
+        raise BadRecording(
+            f"cannot read the recording {path}: {(error.strerror or str(error)).lower()}; "
+            "check the path, or make one with 'joulewise run --record'"
+        ) from None
     lines = text.split(b"\n")[:-1]
     header = _header(path, lines)
     loader = _Loader(tuple(_info_in(path, info) for info in header["gpus"]))

@@ -40,7 +40,9 @@ class ReplayGpu:
             raise BadRecording(f"{recording.path} has {len(recording.gpus)} GPUs, none with number {index}")
         readings, energies = recording.readings[index], recording.energies[index]
         if not readings:
-            raise BadRecording(f"{recording.path} holds no reading of GPU {index} ({recording.gpus[index].uuid})")
+            raise BadRecording(
+                f"{recording.path} holds no reading of GPU {index} ({recording.gpus[index].uuid}); record again"
+            )
         self._time = time
         self._readings = readings
         self._times = [reading.time_s for reading in readings]

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -239,11 +239,17 @@ def main() -> int:
             directory = stack.enter_context(_home(order.directory))
             simulator = stack.enter_context(closing(Simulator(order, directory)))
         except (JoulewiseError, OSError) as error:
-            print(json.dumps({"error": type(error).__name__, "message": str(error)}), flush=True)
+            _tell({"error": type(error).__name__, "message": str(error)})
             return 1
-        print(json.dumps({"directory": str(simulator.directory), "pid": os.getpid()}), flush=True)
+        _tell({"directory": str(simulator.directory), "pid": os.getpid()})
         simulator.serve(sys.stdin.fileno())
     return 0
+
+
+def _tell(answer: Mapping[str, Any]) -> None:
+    """A line for our starter; it may be gone by now (Ctrl-C), and then its lifeline ends us."""
+    with suppress(BrokenPipeError):
+        os.write(sys.stdout.fileno(), json.dumps(answer).encode() + b"\n")
 
 
 @contextmanager
