@@ -82,6 +82,20 @@ def by_counter(
     return Estimate(max(0.0, energy_j), math.sqrt(variance + ROUNDING_J**2), source)
 
 
+def by_counter_alone(from_s: float, to_s: float, evidence: Evidence) -> Estimate | None:
+    """Energy where power cannot be read: the counter's mean rate, wrong by up to a tick at each edge."""
+    ticks = evidence.counter_ticks
+    if ticks is None or not evidence.counter:
+        return None
+    known = ticks.known_at(to_s)
+    first, last = (_nearest(evidence.counter, edge_s, ticks, known=known) for edge_s in (from_s, to_s))
+    if last.at_s - first.at_s < 0.5 * ticks.period_s:
+        return None
+    rate_w = (last.energy_j - first.energy_j) / (last.at_s - first.at_s)
+    error_j = math.hypot(rate_w * ticks.period_s / math.sqrt(6.0), ROUNDING_J)
+    return Estimate(rate_w * (to_s - from_s), error_j, Source.COUNTER, ("no power readings",))
+
+
 def _edges(
     from_s: float, to_s: float, first_s: float, last_s: float, evidence: Evidence, view: View, load: Load
 ) -> tuple[float, float]:

@@ -20,7 +20,7 @@ import numpy as np
 from joulewise.core.errors import NoReading
 from joulewise.core.measurement import Source
 from joulewise.core.units import format_energy
-from joulewise.monitor.counted import ROUNDING_J, by_counter
+from joulewise.monitor.counted import ROUNDING_J, by_counter, by_counter_alone
 from joulewise.monitor.evidence import Estimate, Evidence
 from joulewise.monitor.interpolate import Piece, View, interpolate, unseen, view_of
 from joulewise.monitor.load import Load, describe
@@ -33,7 +33,10 @@ _DISAGREE = 5.0  # standard errors between counter and power at which one of the
 def estimate(from_s: float, to_s: float, evidence: Evidence) -> Estimate:
     """Energy between two moments. NoReading where there is nothing to go by."""
     if len(evidence.time_s) == 0:
-        raise NoReading("no power reading near the window; 'joulewise doctor' says what this GPU can measure")
+        alone = by_counter_alone(from_s, to_s, evidence)
+        if alone is None:
+            raise NoReading("no power reading near the window; 'joulewise doctor' says what this GPU can measure")
+        return alone
     view = view_of(evidence, to_s)
     load = describe(
         view.end_s,

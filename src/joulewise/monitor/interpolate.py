@@ -37,6 +37,7 @@ class View:
 
 
 def view_of(evidence: Evidence, near_s: float) -> View:
+    """The readings of ``evidence`` as the sensor made them, by what is known of its ticks near ``near_s``."""
     ticks, time_s = evidence.power_ticks, evidence.time_s
     if ticks.known_at(near_s):
         end_s = ticks.at_s + np.floor((time_s - ticks.at_s) / ticks.period_s) * ticks.period_s
