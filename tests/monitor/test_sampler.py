@@ -76,9 +76,9 @@ def test_a_slow_counter_is_looked_at_within_its_budget(window_open: bool) -> Non
     if window_open:
         sampler.opened()
     sampler.start()
-    time.run_until(100.0)
+    time.run_until(150.0)
     spent_s = sum(gpu.calls.energy for gpu in gpus) * SLOW_COUNTER.counter_call_s
-    assert spent_s < 100.0 * COUNTER_SHARE + 0.1
+    assert spent_s < 150.0 * COUNTER_SHARE + 0.1
     if window_open:
         assert all(gpu.calls.energy >= 3 for gpu in gpus)
 

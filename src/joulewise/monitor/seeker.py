@@ -16,6 +16,7 @@ from joulewise.monitor.ticks import Look, TickTracker, locate
 from joulewise.monitor.track import Track
 
 _PATIENCE_S = 10.0  # how long a search waits for one that would make it cheaper
+_AGREED = 3  # how often a counter must be seen to tick with power before that is believed: by chance 1 time in 25
 _SEARCH_SHARE = 0.001  # CPU share of one core that searching for ticks may cost, all GPUs together
 _SEARCH_S = 0.004  # what a search may cost: sixteen looks of up to 250 µs, most of it for waking up
 
@@ -42,8 +43,8 @@ class Seeker:
         most_s = _SEARCH_S * max(4, len(tracks))
         self._allowance = Allowance(_SEARCH_SHARE, most_s, left_s=most_s, now_s=self._begun_s)
         self._retry_s: dict[TickTracker, float] = {}
-        self._with_power: dict[Track, bool] = {}
-        """Whether a slow counter was seen to tick with power."""
+        self._with_power: dict[Track, int] = {}
+        """How often a slow counter was seen to tick where power does; −1 once it did not."""
 
     def loops(self) -> list[Loop[None]]:
         """One loop a GPU, without end while the GPU is there."""
@@ -101,7 +102,10 @@ class Seeker:
         """
         call_s, now_s, period_s = track.counter_call_s, self._now_s, counter.period_s
         power = track.power_ticks.ticks()
-        if self._with_power.get(track) and counter.width_s(now_s()) < math.inf:
+        agreed, name = self._with_power.get(track, 0), track.gpu.info.name
+        alike = any(n >= _AGREED and other.gpu.info.name == name for other, n in self._with_power.items())
+        enough = 1 if alike else _AGREED  # what holds for one card of a model holds for the others
+        if agreed >= enough and counter.width_s(now_s()) < math.inf:
             counter.follow(track.power_ticks, call_s)
             return
         counter.adopt(track.power_ticks)
@@ -113,17 +117,18 @@ class Seeker:
             return
         if not free and not self._counter_allowance.take(2.0 * call_s, now_s()):
             return
-        if counter.width_s(now_s()) < 0.6 * period_s:
-            yield from locate(counter, track.look_at_counter, now_s, width_s=width_s, most_looks=8 if free else 2)
-            return
-        if self._with_power.get(track) is not False and power.known_at(now_s()):
-            # Both are often one instrument: did the counter move where power does?
-            around_s = 2.0 * call_s + 2.0 * power.error_at_s(now_s())
+        around_s = 2.0 * call_s + 2.0 * power.error_at_s(now_s())
+        if 0 <= agreed < enough and power.known_at(now_s()) and around_s < 0.2 * period_s:
+            # Both are often one instrument: does the counter move where power does? Once may be chance.
             from_s = power.next_s(now_s() + around_s) - around_s
             yield from_s - now_s()
             first = track.look_at_counter()
             yield from_s + 2.0 * around_s - call_s - now_s()
-            self._with_power[track] = first.value != track.look_at_counter().value
+            moved = first.value != track.look_at_counter().value
+            self._with_power[track] = agreed + 1 if moved else -1
+            return
+        if counter.width_s(now_s()) < 0.6 * period_s:
+            yield from locate(counter, track.look_at_counter, now_s, width_s=width_s, most_looks=8 if free else 2)
             return
         first = track.look_at_counter()
         yield 0.5 * period_s - call_s
