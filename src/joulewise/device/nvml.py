@@ -1,9 +1,9 @@
 """NVIDIA GPUs through NVML, reading only.
 
 ``read`` is hot (ten times a second for every GPU of a node): it asks for as little as it can, in calls of about a
-microsecond, and for what moves slowly (memory clock, temperature, power limit, memory in use) once a second. What a
-GPU or driver lacks is asked for once, then left out: the value is None. The energy counter is apart, since one call
-took 3.5 ms on an H200. NVML's milliwatts and millijoules end here.
+microsecond, and for what moves slowly or is only shown (throttle reasons, memory clock, temperature, power limit,
+memory in use) once a second. What a GPU or driver lacks is asked for once, then left out: the value is None. The
+energy counter is apart, since one call took 3.5 ms on an H200. NVML's milliwatts and millijoules end here.
 """
 
 from __future__ import annotations
@@ -116,9 +116,9 @@ _POWER: Final[Mapping[PowerKind, _Ask]] = {
 _FAST: Final[Mapping[str, _Ask]] = {
     "SM clock": _sm_clock,
     "utilisation": _utilization,
-    "throttle reasons": _throttle,
 }
 _SLOW: Final[Mapping[str, _Ask]] = {
+    "throttle reasons": _throttle,
     "memory clock": _memory_clock,
     "temperature": _temperature,
     "power limit": _limit,

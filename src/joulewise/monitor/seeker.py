@@ -17,6 +17,7 @@ from joulewise.monitor.track import Track
 
 _PATIENCE_S = 10.0  # how long a search waits for one that would make it cheaper
 _AGREED = 3  # how often a counter must be seen to tick with power before that is believed: by chance 1 time in 25
+_FREE_S = 0.05  # CPU time that the first searches for slow ticks may cost, once, besides the budget
 _SEARCH_SHARE = 0.001  # CPU share of one core that searching for ticks may cost, all GPUs together
 _SEARCH_S = 0.004  # what a search may cost: sixteen looks of up to 250 µs, most of it for waking up
 
@@ -43,6 +44,7 @@ class Seeker:
         most_s = _SEARCH_S * max(4, len(tracks))
         self._allowance = Allowance(_SEARCH_SHARE, most_s, left_s=most_s, now_s=self._begun_s)
         self._retry_s: dict[TickTracker, float] = {}
+        self._free = Allowance(0.0, _FREE_S, left_s=_FREE_S, now_s=self._begun_s)
         self._with_power: dict[Track, int] = {}
         """How often a slow counter was seen to tick where power does; −1 once it did not."""
 
@@ -98,7 +100,7 @@ class Seeker:
     def _find_slow_ticks(self, track: Track, counter: TickTracker, *, free: bool) -> Loop[None]:
         """Ticks of a counter whose calls are dear: a few calls at a time, within the budget, those of power first.
 
-        ``free`` of the budget is the first card of its model, until its pace is known: some 50 ms of CPU, once.
+        ``free`` of the budget is the first card of its model, until its pace is known or ``_FREE_S`` is spent.
         """
         call_s, now_s, period_s = track.counter_call_s, self._now_s, counter.period_s
         power = track.power_ticks.ticks()
@@ -115,6 +117,7 @@ class Seeker:
             return
         if counter.width_s(now_s()) <= width_s:
             return
+        free = free and self._free.take(4.0 * call_s, now_s())
         if not free and not self._counter_allowance.take(2.0 * call_s, now_s()):
             return
         around_s = 2.0 * call_s + 2.0 * power.error_at_s(now_s())
@@ -128,7 +131,7 @@ class Seeker:
             self._with_power[track] = agreed + 1 if moved else -1
             return
         if counter.width_s(now_s()) < 0.6 * period_s:
-            yield from locate(counter, track.look_at_counter, now_s, width_s=width_s, most_looks=8 if free else 2)
+            yield from locate(counter, track.look_at_counter, now_s, width_s=width_s, most_looks=4 if free else 2)
             return
         first = track.look_at_counter()
         yield 0.5 * period_s - call_s
