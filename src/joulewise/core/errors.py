@@ -8,12 +8,19 @@
     │   ├── GpuLost              it fell off the bus, or its driver or simulator went away
     │   ├── NotPermitted         the driver wants more rights than we have
     │   ├── Unsupported          this GPU or driver cannot do that
-    │   └── OutOfRange           the value is outside what the hardware or the site allows
+    │   ├── OutOfRange           the value is outside what the hardware or the site allows
+    │   ├── LeaseTaken           someone else holds the lease on this GPU and knob
+    │   ├── LeaseLost            our lease has ended: expired, revoked, or its daemon died
+    │   ├── NotNow               not refused for good: too many writes, or a client asked for quiet
+    │   ├── NotSaved             what was there cannot be kept safe, so nothing was written
+    │   └── GpuStalled           the driver does not answer for this GPU; what was asked may yet happen
     ├── BadSpec                  a GPU specification, flag or file that we cannot understand
-    │   └── BadRecording         a recording that is corrupt or of another version
+    │   ├── BadRecording         a recording that is corrupt or of another version
+    │   └── BadMessage           a message to or from the daemon that breaks its protocol
     ├── NoReading                a measurement was asked for where there is nothing to measure with
     ├── WindowError              begin without end, an unknown or repeated window name
     ├── ModelError               a law that cannot be fitted to, or evaluated at, what was given
+    ├── NoDaemon                 no daemon answers on its socket
     └── MissingPart              an optional part (extra, library, compiled piece) is not installed
 
 A message is one line: what happened, the value, the limit, the way out.
@@ -50,12 +57,40 @@ class OutOfRange(GpuError):
     """The value is outside what the hardware or the site allows."""
 
 
+class LeaseTaken(GpuError):
+    """Someone else holds the lease on this GPU and knob; the message names them and when it ends."""
+
+
+class LeaseLost(GpuError):
+    """Our lease has ended: expired, released, revoked, or its daemon died. What it set has been, or will be, undone."""
+
+
+class NotNow(GpuError):
+    """Not refused for good: too many writes, or a client asked for quiet. Try again after ``retry_s``."""
+
+    def __init__(self, message: str, retry_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_s = retry_s
+
+
+class NotSaved(GpuError):
+    """What was there before cannot be kept safe (disk full, read only), so nothing was written."""
+
+
+class GpuStalled(GpuError):
+    """The driver does not answer for this GPU. What was asked may yet happen; it will then be undone."""
+
+
 class BadSpec(JoulewiseError):
     """A GPU specification, flag or file that we cannot understand."""
 
 
 class BadRecording(BadSpec):
     """A recording that is corrupt or of another version; what precedes the fault can still be read."""
+
+
+class BadMessage(BadSpec):
+    """A message to or from the daemon that breaks its protocol: not JSON, too long, of another version."""
 
 
 class NoReading(JoulewiseError):
@@ -68,6 +103,10 @@ class WindowError(JoulewiseError):
 
 class ModelError(JoulewiseError):
     """A law that cannot be fitted to, or evaluated at, what was given."""
+
+
+class NoDaemon(JoulewiseError):
+    """No daemon answers on its socket."""
 
 
 class MissingPart(JoulewiseError):
