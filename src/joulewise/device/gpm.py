@@ -16,7 +16,7 @@ from joulewise.core.errors import Unsupported
 from joulewise.device import nvml_library as library
 from joulewise.device.nvml import NvmlGpu
 
-SHORTEST_S: Final = 0.1
+SHORTEST_S: Final = 0.09  # a poll at 10 Hz comes some milliseconds early at times
 
 _MIB: Final = 2.0**20
 
