@@ -311,6 +311,30 @@ def test_a_limit_set_by_another_process_gives_its_power_and_its_reason(one: Runn
 
 
 @needs_nvml
+def test_a_board_controllers_limit_gives_its_power_while_the_request_still_reads_as_set(one: RunningNode) -> None:
+    show = "print(nvmlDeviceGetPowerManagementLimit(gpu), nvmlDeviceGetEnforcedPowerLimit(gpu))"
+    with one.client() as client:
+        client.fault(0, "bmc", limit_w=250.0)
+        with kept_busy(one, HEAVY):
+            time.sleep(1.0)
+            start = client.truth()
+            time.sleep(0.5)
+            end = client.truth()
+        assert through_nvml(one, show) == "700000 250000"
+        client.fault(0, "bmc", limit_w=None)
+        assert through_nvml(one, show) == "700000 700000"
+        with pytest.raises(BadSpec, match="is no power limit"):
+            client.fault(0, "bmc", limit_w=-5)
+        client.fault(0, "bmc", limit_w=500.0)
+        client.fault(0, "mig", on=True)
+        assert through_nvml(one, "print(nvmlDeviceGetMigMode(gpu)[0])") == "1"
+        client.clear(0)
+        assert through_nvml(one, show + "; print(nvmlDeviceGetMigMode(gpu)[0])") == "700000 700000\n0"
+    mean_w = (end.energy_j - start.energy_j) / (end.time_s - start.time_s)
+    assert mean_w == pytest.approx(H200.chip.limiter_gain * 250.0, rel=0.03)
+
+
+@needs_nvml
 def test_the_counter_of_another_process_agrees_with_the_truth(one: RunningNode) -> None:
     with one.client() as client, kept_busy(one, LIGHT):
         time.sleep(0.2)

@@ -223,6 +223,58 @@ def test_an_empty_gpu_idles_deep_and_a_resident_process_keeps_its_clocks_up() ->
     assert gpu.truth().sm_mhz == 345.0
 
 
+def test_a_clock_setting_is_a_ceiling_below_which_an_empty_gpu_still_rests() -> None:
+    time = VirtualTime()
+    gpu = made(time)
+    time.sleep(2.0)
+    free = gpu.truth()
+    gpu.apply(Setting(sm_mhz=1200.0))
+    time.sleep(2.0)
+    assert gpu.truth().sm_mhz == 345.0
+    assert gpu.truth().power_w == pytest.approx(free.power_w, rel=0.01)
+    gpu.attach(4242)
+    assert gpu.truth().sm_mhz == 1200.0
+    time.run(gpu.finish(gpu.submit(LIGHT)))
+    assert gpu.truth().sm_mhz == 1200.0
+
+
+def test_a_lock_from_above_holds_the_clocks_of_an_empty_gpu_up() -> None:
+    time = VirtualTime()
+    gpu = made(time)
+    gpu.ask(Demand(sm_mhz=(1200.0, 1980.0)))
+    time.sleep(2.0)
+    assert gpu.truth().sm_mhz == 1200.0
+    assert gpu.truth().power_w > H200.chip.deep_idle_w
+
+
+def test_a_board_controllers_limit_holds_whatever_is_asked_and_outlives_the_driver() -> None:
+    time = VirtualTime()
+    gpu = made(time)
+    heavy = Load(gpu_s=0.05, sm_share=0.9, dynamic_w=900.0)
+
+    def settled_w() -> float:
+        time.run(gpu.finish(gpu.submit([heavy] * 100)))
+        before = gpu.truth()
+        time.run(gpu.finish(gpu.submit([heavy] * 20)))
+        after = gpu.truth()
+        return (after.energy_j - before.energy_j) / (after.time_s - before.time_s)
+
+    gpu.hold_below(300.0)
+    assert (gpu.asked_limit_w, gpu.read().power_limit_w) == (700.0, 300.0)
+    assert settled_w() == pytest.approx(300.0 * H200.chip.limiter_gain, rel=0.02)
+    gpu.apply(Setting(power_limit_w=250.0))
+    assert (gpu.asked_limit_w, gpu.read().power_limit_w) == (250.0, 250.0)
+    gpu.apply(Setting(power_limit_w=400.0))
+    assert (gpu.asked_limit_w, gpu.read().power_limit_w) == (400.0, 300.0)
+    gpu.reload_driver()
+    assert (gpu.asked_limit_w, gpu.read().power_limit_w) == (700.0, 300.0)
+    gpu.hold_below(None)
+    assert gpu.read().power_limit_w == 700.0
+    assert settled_w() > 400.0
+    with pytest.raises(BadSpec, match="is no power limit"):
+        gpu.hold_below(-1.0)
+
+
 def test_work_of_a_process_that_is_gone_is_gone_too() -> None:
     time = VirtualTime()
     gpu = made(time)

@@ -91,7 +91,8 @@ def test_both_sides_have_the_same_constants() -> None:
     defined = dict(re.findall(r"#define VNVML_(\w+) (\w+)", HEADER.read_text()))
     for name in ("LAYOUT_VERSION", "MAX_GPUS", "MAX_SM_CLOCKS", "MAX_MEMORY_CLOCKS", "MAX_PROCESSES", "MAX_GROUPS"):
         assert int(defined[name].rstrip("u")) == getattr(structs, name)
-    for name in ("SAMPLES", "GPM_SLOTS", "EVERYONE_MAY_WRITE", "FAULT_LOST", "FAULT_NO_PERMISSION", "FAULT_HANG"):
+    flags = ("EVERYONE_MAY_WRITE", "FAULT_LOST", "FAULT_NO_PERMISSION", "FAULT_HANG", "FAULT_MIG")
+    for name in ("SAMPLES", "GPM_SLOTS", *flags):
         assert int(defined[name].rstrip("u")) == getattr(structs, name)
     assert int(defined["MAGIC"].rstrip("UL"), 16) == structs.MAGIC
     groups = dict(re.findall(r"VNVML_(\w+) = (\d+)", HEADER.read_text()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -125,6 +126,74 @@ thread.join()
     assert json.loads(process.stdout.readline()) == [True, 312_400]
     state.set_fault(0, hang=False)
     assert json.loads(process.stdout.readline()) == 312_400
+
+
+def test_setters_of_a_slow_or_hung_gpu_wait_and_its_neighbours_do_not(directory: Path, talk: Client) -> None:
+    with VnvmlState.create(directory, [h200(0), h200(1)], everyone_may_write=True) as state:
+        process = talk(
+            """
+nvmlInit()
+first, second = (nvmlDeviceGetHandleByIndex(i) for i in range(2))
+tell("ready")
+sys.stdin.readline()
+start = time.monotonic()
+nvmlDeviceSetPowerManagementLimit(second, 450_000); nvmlDeviceSetGpuLockedClocks(first, 345, 900)
+others_s = time.monotonic() - start
+nvmlDeviceSetPowerManagementLimit(first, 450_000)
+tell([others_s, time.monotonic() - start])
+sys.stdin.readline()
+thread = threading.Thread(target=lambda: (nvmlDeviceSetPowerManagementLimit(first, 300_000), tell("set")))
+thread.start()
+thread.join(0.1)
+nvmlDeviceSetPowerManagementLimit(second, 300_000)
+tell(thread.is_alive())
+thread.join()
+"""
+        )
+
+        def hear() -> Any:
+            assert process.stdout is not None
+            return json.loads(process.stdout.readline())
+
+        def go_on() -> Any:
+            assert process.stdin is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+            return hear()
+
+        assert hear() == "ready"
+        state.set_fault(0, latency_us={Group.LIMIT_SET: 1_000_000})
+        others_s, all_s = go_on()
+        assert others_s < 1.0 <= all_s
+        assert [state.read_control(i).power_limit_mw for i in range(2)] == [450_000, 450_000]
+        state.set_fault(0, hang=True, latency_us={Group.LIMIT_SET: 0})
+        assert go_on() is True
+        assert [state.read_control(i).power_limit_mw for i in range(2)] == [450_000, 300_000]
+        state.set_fault(0, hang=False)
+        assert hear() == "set"
+        assert state.read_control(0).power_limit_mw == 300_000
+
+
+def test_a_board_controllers_limit_is_enforced_and_the_request_still_shows(directory: Path, client: Client) -> None:
+    show = "tell([nvmlDeviceGetPowerManagementLimit(gpu), nvmlDeviceGetEnforcedPowerLimit(gpu)])"
+    with VnvmlState.create(directory, [h200()], everyone_may_write=True) as state:
+        state.set_fault(0, bmc_limit_mw=500_000)
+        assert client(GPU + show) == [700_000, 500_000]
+        assert client(GPU + "nvmlDeviceSetPowerManagementLimit(gpu, 650_000)\n" + show) == [650_000, 500_000]
+        assert client(GPU + "nvmlDeviceSetPowerManagementLimit(gpu, 300_000)\n" + show) == [300_000, 300_000]
+        state.set_fault(0, bmc_limit_mw=0)
+        assert client(GPU + "nvmlDeviceSetPowerManagementLimit(gpu, 700_000)\n" + show) == [700_000, 700_000]
+
+
+def test_mig_mode_is_off_until_it_is_said_to_be_on_and_unknown_to_chips_without_it(
+    directory: Path, client: Client
+) -> None:
+    show = "nvmlInit()\ntell([nvmlDeviceGetMigMode(nvmlDeviceGetHandleByIndex(0))[0], "
+    show += "error_of(nvmlDeviceGetMigMode, nvmlDeviceGetHandleByIndex(1))])"
+    with VnvmlState.create(directory, [h200(0), h200(1, compute_capability=(8, 9))]) as state:
+        assert client(show) == [0, 3]
+        state.set_fault(0, mig=True)
+        assert client(show) == [1, 3]
 
 
 def test_a_driver_reload_brings_limits_and_locks_back_to_default(directory: Path, client: Client) -> None:

@@ -116,7 +116,7 @@ tell([error_of(nvmlDeviceGetPowerUsage, gpu), error_of(nvmlDeviceGetTotalEnergyC
 
 
 def test_field_values_answer_each_for_itself(state: VnvmlState, client: Client) -> None:
-    state.publish(0, enforced_limit_mw=650_000)
+    state.set_fault(0, bmc_limit_mw=650_000)
     seen = client(
         ONE_GPU
         + """
@@ -232,7 +232,6 @@ tell([pairs(nvmlDeviceGetSamples(gpu, NVML_TOTAL_POWER_SAMPLES, 0)),
     "call",
     [
         "nvmlDeviceGetFanSpeed(gpu)",
-        "nvmlDeviceGetMigMode(gpu)",
         "nvmlDeviceGetEccMode(gpu)",
         "nvmlDeviceGetApplicationsClock(gpu, NVML_CLOCK_SM)",
         "nvmlDeviceGetDriverModel(gpu)",
@@ -288,12 +287,12 @@ tell([error_of(nvmlDeviceGetPowerManagementLimit, gpu), error_of(nvmlDeviceGetEn
 
 
 def test_no_reader_sees_half_a_publication(state: VnvmlState, talk: Client) -> None:
-    """A writer that never rests, and a client that reads six values under one lock 20,000 times."""
-    state.publish(0, energy_mj=0, power_average_mw=0, power_instant_mw=0, enforced_limit_mw=0, memory_temperature_c=0)
+    """A writer that never rests, and a client that reads five values under one lock 20,000 times."""
+    state.publish(0, energy_mj=0, power_average_mw=0, power_instant_mw=0, memory_temperature_c=0)
     process = talk(
         ONE_GPU
         + """
-fields, seen, torn = [83, 185, 186, 190, 191, 82], set(), 0
+fields, seen, torn = [83, 185, 186, 191, 82], set(), 0
 for _ in range(20_000):
     values = nvmlDeviceGetFieldValues(gpu, fields)
     numbers = {value.value.ullVal if value.valueType == 3 else value.value.uiVal for value in values}
@@ -310,7 +309,6 @@ tell([torn, len(seen)])
             energy_mj=count,
             power_average_mw=count,
             power_instant_mw=count,
-            enforced_limit_mw=count,
             memory_temperature_c=count,
         )
     assert process.stdout is not None

@@ -160,3 +160,32 @@ def test_everyone_may_set_where_the_simulator_says_so(open_state: VnvmlState, cl
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may always set")
 def test_whoever_is_not_root_may_not_set(state: VnvmlState, client: Client) -> None:
     assert client(GPU + "tell(error_of(nvmlDeviceSetPowerManagementLimit, gpu, 450_000))") == 4
+
+
+@as_root
+def test_root_of_another_user_namespace_is_not_root(state: VnvmlState, client: Client) -> None:
+    """As in life, where the driver wants the capability in the machine's own namespace; it must not crash either."""
+    for whose in ("root", "somebody else"):
+        seen = client(
+            """
+if sys.argv[1] != "root":
+    become_nobody()
+    CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE: or /proc/self would stay root's
+uid, gid = os.geteuid(), os.getegid()
+if CDLL(None, use_errno=True).unshare(0x10000000) != 0:  # CLONE_NEWUSER
+    tell(None)
+    sys.exit()
+for name, line in (("setgroups", "deny"), ("uid_map", f"0 {uid} 1"), ("gid_map", f"0 {gid} 1")):
+    with open(f"/proc/self/{name}", "w") as file:
+        file.write(line)
+nvmlInit()
+gpu = nvmlDeviceGetHandleByIndex(0)
+tell([os.geteuid(), error_of(nvmlDeviceSetPowerManagementLimit, gpu, 450_000),
+      error_of(nvmlDeviceResetGpuLockedClocks, gpu), nvmlDeviceGetPowerUsage(gpu)])
+""",
+            whose,
+        )
+        if seen is None:
+            pytest.skip("only root of a machine that allows user namespaces can make one")
+        assert seen == [0, 4, 4, 312_400]
+    assert state.read_control(0).sequence == 0

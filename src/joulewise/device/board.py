@@ -73,7 +73,12 @@ class Board:
     @property
     def limit_w(self) -> float:
         """The power limit in force."""
-        limit_w = self.state.in_force.limit_w
+        return self.state.in_force.enforced_limit_w(self.model.default_limit_w)
+
+    @property
+    def asked_limit_w(self) -> float:
+        """The power limit that was asked for; the board's controller may hold power below it."""
+        limit_w = self.state.asked.limit_w
         return self.model.default_limit_w if limit_w is None else limit_w
 
     @property
@@ -144,11 +149,20 @@ class Board:
 
         self._news.happen(at_s, happen)
 
+    def hold_below(self, limit_w: float | None, at_s: float) -> None:
+        """The board's own controller (BMC) allows no more than ``limit_w``; None: it stays out of it."""
+
+        def happen(state: State) -> None:
+            state.in_force = replace(state.in_force, bmc_limit_w=limit_w)
+
+        self._news.happen(at_s, happen)
+
     def reload(self, at_s: float) -> None:
         """The driver starts afresh: nothing is asked any more, and the default is in force at once."""
 
         def happen(state: State) -> None:
-            state.asked = state.in_force = Demand()
+            state.asked = Demand()
+            state.in_force = Demand(bmc_limit_w=state.in_force.bmc_limit_w)  # which is not the driver's
             state.arriving = ()
 
         self._news.happen(at_s, happen)

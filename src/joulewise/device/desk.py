@@ -12,7 +12,10 @@ work      gpu; loads (numbers) or load (a name): one step;     once it is done: 
           wall_s (when it was sent), since_s (as of when),
           ahead (the sender does not wait for it)
 truth     gpu                                                  time_s, energy_j, power_w, sm_mhz, temperature_c
-status                                                         coupled: steps, late_steps, late_s; cpu_s
+status                                                         coupled: steps, late_steps, late_s; cpu_s; now_s;
+                                                               nvml_clients: their pids
+nvml                                                           once the driver is loaded; the client is an NVML client
+                                                               as long as it stays connected (sent by the library)
 fault     gpu, kind, arguments                                 (owner and root only)
 clear     gpu                                                  (owner and root only)
 ========= ==================================================== =====================================================
@@ -57,6 +60,7 @@ class _Client:
     connection: socket.socket
     pid: int
     uid: int
+    nvml: bool = False
     unread: bytearray = field(default_factory=bytearray)
     waiting: list[tuple[object, int, Job]] = field(default_factory=list)
     last: dict[int, Job] = field(default_factory=dict)
@@ -84,10 +88,11 @@ class Desk:
         *,
         fault: Callable[[int, str, Mapping[str, Any]], None],
         clear: Callable[[int], None],
+        load_driver: Callable[[], None],
     ) -> None:
         self._gpus = gpus
         self._clock = clock
-        self._fault, self._clear = fault, clear
+        self._fault, self._clear, self._load_driver = fault, clear, load_driver
         self._clients: dict[socket.socket, _Client] = {}
         self.coupled = Coupled()
         self.path = directory / SOCKET
@@ -107,9 +112,15 @@ class Desk:
             "work": self._work,
             "truth": self._truth,
             "status": self._status,
+            "nvml": self._nvml,
             "fault": self._do_fault,
             "clear": self._do_clear,
         }
+
+    @property
+    def nvml_clients(self) -> list[int]:
+        """The pids of all processes that have opened NVML and live; the kernel tells when one does not."""
+        return sorted({client.pid for client in self._clients.values() if client.nvml})
 
     def accept(self, selector: selectors.BaseSelector) -> None:
         """Let in whoever has knocked."""
@@ -266,7 +277,17 @@ class Desk:
         return asdict(self._gpus[self._index(request)].truth())
 
     def _status(self, _: _Client, __: Answer) -> Answer:
-        return {"coupled": asdict(self.coupled), "cpu_s": time.process_time(), "now_s": self._clock.now_s()}
+        return {
+            "coupled": asdict(self.coupled),
+            "cpu_s": time.process_time(),
+            "now_s": self._clock.now_s(),
+            "nvml_clients": self.nvml_clients,
+        }
+
+    def _nvml(self, client: _Client, _: Answer) -> Answer:
+        client.nvml = True
+        self._load_driver()
+        return {}
 
     def _do_fault(self, client: _Client, request: Answer) -> Answer:
         self._owner(client)

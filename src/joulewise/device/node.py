@@ -60,14 +60,19 @@ class NodeClient:
         return Truth(**answer)
 
     def status(self) -> Mapping[str, Any]:
-        """How coupled scripts keep up (``coupled``), and the simulator's own processor time (``cpu_s``)."""
+        """How coupled scripts keep up (``coupled``), the simulator's own processor time (``cpu_s``), and the pids that
+        have opened NVML (``nvml_clients``)."""
         return self._link.ask({"op": "status"})
 
     def fault(self, index: int, kind: str, **arguments: Any) -> None:
         """Break GPU ``index`` for NVML clients: see ``simulator.FAULTS``.
 
-        ``unsupported`` takes ``groups``; ``slow`` takes ``seconds`` and ``groups``; ``foreign`` takes knobs and
-        values. ``reload`` concerns all GPUs. Raises BadSpec for what it does not know.
+        ``unsupported`` takes ``groups`` of calls, ``slow`` also ``seconds``; ``mig`` takes ``on``; ``bmc`` (the board's
+        controller holds power down) takes ``limit_w``, None to end it. These end with ``clear``.
+
+        What follows is no fault but something that happens to settings, and stays: ``foreign`` takes knobs and values;
+        ``persistence`` takes ``on``; ``reload`` concerns all GPUs unless it is ``alone``. Raises BadSpec for what it
+        does not know.
         """
         self._link.ask({"op": "fault", "gpu": index, "kind": kind, "arguments": arguments})
 

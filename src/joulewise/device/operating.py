@@ -46,6 +46,13 @@ class Demand:
     sm_mhz: Range | None = None
     memory_mhz: Range | None = None
     limit_w: float | None = None
+    bmc_limit_w: float | None = None
+    """What the board's own controller allows, whatever the driver is asked for; None: it stays out of it."""
+
+    def enforced_limit_w(self, default_w: float) -> float:
+        """The lower of the limit asked for (``default_w`` if none) and the board controller's."""
+        asked_w = default_w if self.limit_w is None else self.limit_w
+        return asked_w if self.bmc_limit_w is None else min(asked_w, self.bmc_limit_w)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +75,7 @@ class OperatingPoints:
 
     def at_work(self, load: Load, demand: Demand, temperature_c: float, *, limits: float = 1.0) -> Operation:
         """Where ``load`` settles under the power limit, or under ``limits`` times it."""
-        limit_w = limits * (self._model.default_limit_w if demand.limit_w is None else demand.limit_w)
+        limit_w = limits * demand.enforced_limit_w(self._model.default_limit_w)
         lock_mhz = demand.sm_mhz[1] if demand.sm_mhz else None
         memory_mhz = demand.memory_mhz[1] if demand.memory_mhz else None
         temperature_c = round(temperature_c, _TEMPERATURE_DIGITS)
@@ -90,12 +97,13 @@ class OperatingPoints:
     def at_rest(self, demand: Demand, temperature_c: float, *, resident: bool) -> Idle:
         """Nothing runs: a resident process keeps the clocks up; without one they fall, and power with them.
 
-        A lock holds the clocks of an empty GPU up too.
+        A lock whose lower end is above the resting clock holds the clocks of an empty GPU up too.
         """
         chip, model = self._chip, self._model
         temperature_c = round(temperature_c, _TEMPERATURE_DIGITS)
         sm_mhz, memory_mhz = model.sm_mhz.low, model.memory_mhz.low
-        if not resident and demand.sm_mhz is None and demand.memory_mhz is None:
+        held_up = _within(sm_mhz, demand.sm_mhz) > sm_mhz or _within(memory_mhz, demand.memory_mhz) > memory_mhz
+        if not resident and not held_up:
             return Idle(chip.deep_idle_w * physics.leakage(chip, temperature_c), sm_mhz, memory_mhz)
         if resident:
             sm_mhz, memory_mhz = chip.sm_max_mhz, chip.memory_max_mhz

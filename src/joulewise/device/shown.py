@@ -61,7 +61,6 @@ def values(gpu: VirtualGpu) -> Values:
         "power_mw": instant_mw if sensors.timing.average_window_s is None else average_mw,
         "power_instant_mw": instant_mw,
         "power_average_mw": average_mw,
-        "enforced_limit_mw": _milli(reading.power_limit_w),
         "sm_mhz": sm_mhz,
         "graphics_mhz": sm_mhz,
         "video_mhz": sm_mhz,

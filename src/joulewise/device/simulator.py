@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import resource
 import selectors
 import shutil
 import signal
@@ -18,7 +19,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -41,7 +42,7 @@ _SHORTEST_WAIT_S, _SHORTEST_FAST_WAIT_S = 0.01, 0.02
 _MOST_SPEED = 1000.0  # one H200 that trains takes a quarter of a core at this speed
 _LEAST_LATENCY_S = 50e-6  # a counter call that costs less is not worth imitating
 
-FAULTS = ("lost", "no_permission", "hung", "unsupported", "slow", "foreign", "reload")
+FAULTS = ("lost", "no_permission", "hung", "unsupported", "slow", "mig", "bmc", "foreign", "persistence", "reload")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +104,18 @@ class Simulator:
             everyone_may_write=os.geteuid() != 0,
         )
         self.state.publish_time(round(start_s * 1e9), monotonic_ns=round(start_s * 1e9))
-        self.desk = Desk(self.directory, self.gpus, self.clock, fault=self.fault, clear=self.clear)
+        self.desk = Desk(
+            self.directory,
+            self.gpus,
+            self.clock,
+            fault=self.fault,
+            clear=self.clear,
+            load_driver=self._load_driver,
+        )
         self._heard = [0] * len(self.gpus)
+        self._persistent = [True] * len(self.gpus)
+        self._loaded = [True] * len(self.gpus)
+        self._shown_pids: list[Set[int]] = [frozenset()] * len(self.gpus)
         self._due_wall_s = [0.0] * len(self.gpus)
         for gpu, workload in zip(self.gpus, played, strict=False):
             gpu.play(workload, pid=os.getpid())
@@ -134,7 +145,11 @@ class Simulator:
                     self.desk.accept(selector)
                 elif isinstance(key.fileobj, socket.socket):
                     self.desk.hear(key.fileobj, selector)
+            for index, gpu in enumerate(self.gpus):
+                if gpu.board.state.residents.keys() != self._shown_pids[index]:
+                    self._show(index)  # who comes and goes is seen at once, before anybody is told that work is done
             self.desk.complete(selector)
+            self._unload_driver()
             now_wall_s = time.monotonic()
             for index, due_s in enumerate(self._due_wall_s):
                 if due_s <= now_wall_s:
@@ -156,12 +171,23 @@ class Simulator:
         elif kind == "slow":
             latency_us = round(float(arguments["seconds"]) * 1e6)
             state.set_fault(index, latency_us=dict.fromkeys(groups or list(Group), latency_us))
+        elif kind == "mig":
+            state.set_fault(index, mig=bool(arguments.get("on", True)))
+        elif kind == "bmc":
+            limit_w = arguments["limit_w"]
+            self.gpus[index].hold_below(limit_w)
+            state.set_fault(index, bmc_limit_mw=0 if limit_w is None else milliwatts_from_watts(limit_w))
         elif kind == "foreign":
             state.write_control(index, **_knobs(Setting(**arguments)))
+        elif kind == "persistence":
+            state.write_control(index, persistence=bool(arguments["on"]))
         elif kind == "reload":
-            state.reload_driver()
-            for gpu in self.gpus:
-                gpu.reload_driver()
+            if arguments.get("alone"):
+                self._reload(index)
+            else:
+                state.reload_driver()
+                for gpu in self.gpus:
+                    gpu.reload_driver()
         else:
             raise BadSpec(f"no fault is called {kind!r}; there are {', '.join(FAULTS)}")
         for each in range(len(self.gpus)):
@@ -174,7 +200,17 @@ class Simulator:
         latency_us = dict.fromkeys(Group, 0)
         if counter_s >= _LEAST_LATENCY_S:
             latency_us[Group.ENERGY_COUNTER] = round(counter_s / self.clock.speed * 1e6)
-        self.state.set_fault(index, lost=False, no_permission=False, hang=False, unsupported=(), latency_us=latency_us)
+        self.gpus[index].hold_below(None)
+        self.state.set_fault(
+            index,
+            lost=False,
+            no_permission=False,
+            hang=False,
+            mig=False,
+            bmc_limit_mw=0,
+            unsupported=(),
+            latency_us=latency_us,
+        )
 
     def close(self) -> None:
         """The end: every NVML client sees the driver gone, and no file of ours stays."""
@@ -188,14 +224,42 @@ class Simulator:
         if control.sequence == self._heard[index]:
             return False
         self._heard[index] = control.sequence
+        self._persistent[index] = control.persistence
+        self._loaded[index] = True  # somebody has just used it, if only in passing
         gpu = self.gpus[index]
         gpu.ask(shown.demand(control, gpu), self.clock.at_wall_s(control.written_ns / 1e9))
         return True
+
+    def _load_driver(self) -> None:
+        """Somebody opens NVML, which attaches to every GPU."""
+        for index, loaded in enumerate(self._loaded):
+            if not loaded:
+                self._loaded[index] = True
+                self.gpus[index].reload_driver()  # the counter begins anew
+                self._show(index)
+
+    def _unload_driver(self) -> None:
+        """Where persistence mode is off, the driver forgets a GPU once no NVML client and no work on it is left."""
+        if all(self._persistent) or self.desk.nvml_clients:
+            return
+        for index, gpu in enumerate(self.gpus):
+            used = self._persistent[index] or bool(gpu.board.state.residents)
+            if used != self._loaded[index]:
+                self._reload(index)
+                self._loaded[index] = used
+                self._show(index)
+
+    def _reload(self, index: int) -> None:
+        """The driver of one GPU starts afresh: its limit is the default, its clocks are free, its counter is at 0."""
+        self.state.reset_control(index)
+        self._hear(index)
+        self.gpus[index].reload_driver()
 
     def _show(self, index: int) -> None:
         """Show what the instruments show now, and find out when they will show something new."""
         gpu = self.gpus[index]
         values = shown.values(gpu)
+        self._shown_pids[index] = frozenset(gpu.board.state.residents)
         self.state.publish(index, **values)
         self.state.append_sample(
             index,
@@ -233,6 +297,8 @@ def main() -> int:
     """Simulate as the first argument of the process says (an Order as JSON); tell on stdout where, or why not."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(0))
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a connection for each client
     order = Order.from_json(sys.argv[1])
     with ExitStack() as stack:
         try:

@@ -196,7 +196,7 @@ class VirtualGpu:
     # Setting.
 
     def apply(self, setting: Setting) -> None:
-        """Ask for exactly ``setting``: knobs that it does not name go back to the driver.
+        """Ask for exactly ``setting``: knobs that it does not name go back to the driver. A clock is a ceiling.
 
         Raises Unsupported or OutOfRange for what this model cannot do, NotPermitted and GpuLost as faults say.
         """
@@ -212,7 +212,20 @@ class VirtualGpu:
             ):
                 if knob in setting and group in self._faults.unsupported:
                     raise Unsupported(f"{knob} cannot be set on {self}; leave it to the driver")
-            self.ask(_demand(setting))
+            self.ask(_demand(setting, self.model))
+
+    @property
+    def asked_limit_w(self) -> float:
+        """The power limit that was asked for last, or the default; ``read`` gives the one in force."""
+        with self._lock:
+            return self.board.asked_limit_w
+
+    def hold_below(self, limit_w: float | None) -> None:
+        """The board's controller (BMC) allows no more than ``limit_w``, whatever is asked for; None: it lets go."""
+        if limit_w is not None and not 0 < limit_w < math.inf:
+            raise BadSpec(f"limit_w={limit_w!r} is no power limit; give watts above 0, or None")
+        with self._lock:
+            self.board.hold_below(limit_w, self.advance())
 
     def ask(self, demand: Demand, at_s: float | None = None) -> None:
         """Ask for clock ranges and a limit, unchecked, now or as of ``at_s``."""
@@ -332,11 +345,12 @@ class VirtualGpu:
         return self.advance()
 
 
-def _demand(setting: Setting) -> Demand:
+def _demand(setting: Setting, model: GpuModel) -> Demand:
+    """A clock is a ceiling: a lock from the lowest clock there is up to it."""
     sm_mhz, memory_mhz = setting.get("sm_mhz"), setting.get("memory_mhz")
     return Demand(
-        sm_mhz=None if sm_mhz is None else (sm_mhz, sm_mhz),
-        memory_mhz=None if memory_mhz is None else (memory_mhz, memory_mhz),
+        sm_mhz=None if sm_mhz is None else (model.sm_mhz.low, sm_mhz),
+        memory_mhz=None if memory_mhz is None else (model.memory_mhz.low, memory_mhz),
         limit_w=setting.get("power_limit_w"),
     )
 

@@ -54,3 +54,11 @@ def bind_wake(directory: Path, everyone_may_write: bool) -> socket.socket:
         os.close(directory_fd)
     (directory / "wake").chmod(0o666 if everyone_may_write else 0o644)
     return wake
+
+
+def user_namespace() -> int:
+    """The inode of this process's user namespace; 0 if it cannot be told."""
+    try:
+        return Path("/proc/self/ns/user").stat().st_ino
+    except OSError:
+        return 0

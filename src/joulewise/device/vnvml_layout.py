@@ -30,7 +30,7 @@ from typing import Any, Self, Unpack
 
 from joulewise.core.errors import BadSpec, GpuLost, NotPermitted
 from joulewise.device import vnvml_structs as structs
-from joulewise.device.vnvml_files import bind_wake, is_locked, take_lock
+from joulewise.device.vnvml_files import bind_wake, is_locked, take_lock, user_namespace
 from joulewise.device.vnvml_structs import GPM_METRICS, NONE_64, Group
 from joulewise.device.vnvml_values import (
     Control,
@@ -108,6 +108,7 @@ class VnvmlState:
             header.simulator_pid = os.getpid()
             header.lock_inode = os.fstat(lock_fd).st_ino
             header.origin_ns = state.clock.monotonic_ns = time.monotonic_ns()
+            header.user_namespace = user_namespace()
             state.clock.speed = speed
             header.driver_version, header.nvml_version = driver_version.encode(), nvml_version.encode()
             header.cuda_version = cuda_version
@@ -272,11 +273,15 @@ class VnvmlState:
         words.sequence += 1
 
     def reload_driver(self) -> None:
-        """Limits and locks back to their defaults, as after a driver reload; the counters are the caller's to clear."""
-        for index, gpu in enumerate(self._gpus):
-            default_mw = gpu.identity.limit_default_mw
-            self.write_control(index, power_limit_mw=default_mw, sm_lock_mhz=None, memory_lock_mhz=None)
+        """Limits and locks are the defaults again, as after a driver reload; the counters are the caller's to clear."""
+        for index in range(len(self._gpus)):
+            self.reset_control(index)
         self._state.header.driver_generation += 1
+
+    def reset_control(self, index: int) -> None:
+        """The limit of GPU ``index`` is the default again, and its clocks are not locked."""
+        default_mw = self._gpus[index].identity.limit_default_mw
+        self.write_control(index, power_limit_mw=default_mw, sm_lock_mhz=None, memory_lock_mhz=None)
 
     def set_fault(
         self,
@@ -285,10 +290,15 @@ class VnvmlState:
         lost: bool | None = None,
         no_permission: bool | None = None,
         hang: bool | None = None,
+        mig: bool | None = None,
+        bmc_limit_mw: int | None = None,
         unsupported: Collection[Group] | None = None,
         latency_us: Mapping[Group, int] | None = None,
     ) -> None:
-        """Set or clear faults of GPU ``index``; what is not given stays. ``unsupported`` replaces the whole set."""
+        """Set or clear faults of GPU ``index``; what is not given stays.
+
+        ``unsupported`` replaces the whole set; a ``bmc_limit_mw`` of 0 is none.
+        """
         self._require_writable()
         faults = self._gpus[index].faults
         flags = faults.flags
@@ -296,10 +306,13 @@ class VnvmlState:
             (structs.FAULT_LOST, lost),
             (structs.FAULT_NO_PERMISSION, no_permission),
             (structs.FAULT_HANG, hang),
+            (structs.FAULT_MIG, mig),
         ):
             if wanted is not None:
                 flags = flags | bit if wanted else flags & ~bit
         faults.flags = flags
+        if bmc_limit_mw is not None:
+            faults.bmc_limit_mw = bmc_limit_mw
         if unsupported is not None:
             faults.unsupported = sum(1 << group for group in set(unsupported))
         for group, microseconds in (latency_us or {}).items():

@@ -10,7 +10,7 @@ import ctypes
 from enum import IntEnum
 
 MAGIC = 0x4C4D564E564A5731
-LAYOUT_VERSION = 1
+LAYOUT_VERSION = 2
 MAX_GPUS = 64
 MAX_MEMORY_CLOCKS = 8
 MAX_SM_CLOCKS = 512
@@ -24,7 +24,7 @@ GPM_METRICS = (*range(1, 14), 20, 21, 60, 61)
 GPM_SLOTS = 24
 
 EVERYONE_MAY_WRITE = 1
-FAULT_LOST, FAULT_NO_PERMISSION, FAULT_HANG = 1, 2, 4
+FAULT_LOST, FAULT_NO_PERMISSION, FAULT_HANG, FAULT_MIG = 1, 2, 4, 8
 
 
 class Group(IntEnum):
@@ -57,6 +57,7 @@ class Header(ctypes.Structure):
         ("driver_generation", _U32),
         ("lock_inode", _U64),
         ("origin_ns", _U64),
+        ("user_namespace", _U64),
         ("cuda_version", ctypes.c_int32),
         ("reserved", _U32),
         ("driver_version", ctypes.c_char * 80),
@@ -131,7 +132,6 @@ class Published(ctypes.Structure):
         ("power_mw", _U32),
         ("power_instant_mw", _U32),
         ("power_average_mw", _U32),
-        ("enforced_limit_mw", _U32),
         ("sm_mhz", _U32),
         ("graphics_mhz", _U32),
         ("memory_mhz", _U32),
@@ -142,6 +142,7 @@ class Published(ctypes.Structure):
         ("memory_temperature_c", _U32),
         ("pstate", _U32),
         ("process_count", _U32),
+        ("reserved", _U32),
         ("processes", Process * MAX_PROCESSES),
         ("gpm_ns", _U64),
         ("gpm_integral", _F64 * GPM_SLOTS),
@@ -167,7 +168,13 @@ class ControlWords(ctypes.Structure):
 class Faults(ctypes.Structure):
     """What shall go wrong, and what calls cost."""
 
-    _fields_ = (("flags", _U32), ("unsupported", _U32), ("latency_us", _U32 * MAX_GROUPS))
+    _fields_ = (
+        ("flags", _U32),
+        ("unsupported", _U32),
+        ("latency_us", _U32 * MAX_GROUPS),
+        ("bmc_limit_mw", _U32),
+        ("reserved", _U32),
+    )
 
 
 class Sample(ctypes.Structure):

@@ -57,7 +57,6 @@ class Values(TypedDict, total=False):
     power_mw: int | None
     power_instant_mw: int | None
     power_average_mw: int | None
-    enforced_limit_mw: int | None
     sm_mhz: int | None
     graphics_mhz: int | None
     memory_mhz: int | None

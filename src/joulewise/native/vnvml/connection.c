@@ -20,11 +20,13 @@
 #define ALIVE_CACHE_NS 5000000ull /* how old an answer about the simulator's life may be */
 #define HANG_POLL_NS 2000000ull
 #define SPIN_BELOW_US 100u /* a sleep overshoots by about 50 us of timer slack */
+#define LONGEST_WELCOME_S 1 /* for the simulator to take notice of a client; it needs milliseconds */
 
 struct connection {
     struct vnvml_state *state;
     int directory_fd;
     int lock_fd;
+    int client_fd; /* open while this process counts as a client; -1: it does not */
     bool writable;
     _Atomic uint64_t alive_checked_ns;
     atomic_bool dead; /* for good: a new simulator makes a new lock file */
@@ -73,6 +75,7 @@ void sleep_ns(uint64_t duration_ns) {
 static void release(struct connection *connection) {
     if (connection->state) munmap(connection->state, sizeof *connection->state);
     if (connection->lock_fd >= 0) close(connection->lock_fd);
+    if (connection->client_fd >= 0) close(connection->client_fd);
     if (connection->directory_fd >= 0) close(connection->directory_fd);
     free(connection);
 }
@@ -119,6 +122,33 @@ static nvmlReturn_t map_simulator(struct connection *connection) {
     return NVML_SUCCESS;
 }
 
+/* Let the simulator know that a client is here, by a connection that stays open from now on: the kernel closes it when
+ * the process dies, however it dies. As with the device files of the real driver, a forked child shares it, and a
+ * program started by exec does not. The simulator answers once its driver is loaded; one that is stopped, or a state
+ * without a simulator's socket, is gone on with all the same. */
+static void announce(struct connection *connection) {
+    static const char hello[] = "{\"op\": \"nvml\"}\n";
+    if (connection->client_fd >= 0) return;
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) return;
+    struct timeval longest = {.tv_sec = LONGEST_WELCOME_S};
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &longest, sizeof longest);
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &longest, sizeof longest);
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d/work.sock", connection->directory_fd);
+    if (connect(fd, (struct sockaddr *)&address, sizeof address) != 0 ||
+        send(fd, hello, sizeof hello - 1, MSG_NOSIGNAL) != sizeof hello - 1) {
+        close(fd);
+        return;
+    }
+    char welcome[64];
+    ssize_t count;
+    do {
+        count = recv(fd, welcome, sizeof welcome, 0);
+    } while ((count > 0 && !memchr(welcome, '\n', (size_t)count)) || (count < 0 && errno == EINTR));
+    connection->client_fd = fd;
+}
+
 /* Unmap a connection that `current` no longer points to. A call counts itself in before it looks at `current`, so
  * whoever is not counted here cannot have it. With calls in flight (hung, perhaps) the mapping stays, instead of a
  * crash. */
@@ -147,7 +177,7 @@ static nvmlReturn_t connect_simulator(void) {
     }
     struct connection *fresh = calloc(1, sizeof *fresh);
     if (!fresh) return NVML_ERROR_MEMORY;
-    fresh->directory_fd = fresh->lock_fd = -1;
+    fresh->directory_fd = fresh->lock_fd = fresh->client_fd = -1;
     nvmlReturn_t result = map_simulator(fresh);
     if (result != NVML_SUCCESS) {
         release(fresh);
@@ -164,7 +194,10 @@ nvmlReturn_t connection_open(void) {
     struct connection *connection = atomic_load(&current);
     bool alive = connection && !atomic_load(&connection->dead) && locked(connection->lock_fd);
     nvmlReturn_t result = alive ? NVML_SUCCESS : connect_simulator();
-    if (result == NVML_SUCCESS) open_count++;
+    if (result == NVML_SUCCESS) {
+        announce(atomic_load(&current));
+        open_count++;
+    }
     pthread_mutex_unlock(&open_mutex);
     return result;
 }
@@ -174,8 +207,11 @@ nvmlReturn_t connection_close(void) {
     pthread_mutex_lock(&open_mutex);
     if (open_count == 0)
         result = NVML_ERROR_UNINITIALIZED;
-    else if (--open_count == 0)
+    else if (--open_count == 0) {
         parked = atomic_exchange(&current, NULL);
+        if (parked->client_fd >= 0) close(parked->client_fd);
+        parked->client_fd = -1;
+    }
     pthread_mutex_unlock(&open_mutex);
     return result;
 }
@@ -275,10 +311,25 @@ nvmlReturn_t call_published(struct call *call, struct vnvml_published *copy) {
     }
 }
 
+uint32_t call_enforced_mw(const struct call *call) {
+    uint64_t requested_mw = __atomic_load_n(&call->gpu->control.power_limit_mw, __ATOMIC_ACQUIRE);
+    uint32_t bmc_mw = load(&call->gpu->faults.bmc_limit_mw);
+    if (!requested_mw) return VNVML_NONE_32;
+    return bmc_mw && bmc_mw < requested_mw ? bmc_mw : (uint32_t)requested_mw;
+}
+
+/* The real driver asks for a capability in the machine's own user namespace, which root of another one does not have.
+ * Where /proc does not tell, the mode of the file has the last word. */
+static bool at_home(const struct vnvml_header *header) {
+    struct stat space;
+    return !header->user_namespace || stat("/proc/self/ns/user", &space) != 0 || space.st_ino == header->user_namespace;
+}
+
 bool call_may_write(const struct call *call) {
     if (load(&call->gpu->faults.flags) & VNVML_FAULT_NO_PERMISSION) return false;
     if (!call->connection->writable) return false;
-    return geteuid() == 0 || (call->state->header.flags & VNVML_EVERYONE_MAY_WRITE);
+    const struct vnvml_header *header = &call->state->header;
+    return (header->flags & VNVML_EVERYONE_MAY_WRITE) || (geteuid() == 0 && at_home(header));
 }
 
 void call_wrote(struct call *call) {

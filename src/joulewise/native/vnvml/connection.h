@@ -55,6 +55,9 @@ bool call_alive(struct call *call);
 /* A consistent copy of the published values; fails only when the simulator dies meanwhile. */
 nvmlReturn_t call_published(struct call *call, struct vnvml_published *copy);
 
+/* The power limit in force: what was asked for, or what the board controller holds it to; all ones: there is none. */
+uint32_t call_enforced_mw(const struct call *call);
+
 /* Whether this process may set, and the note to the simulator that it did. */
 bool call_may_write(const struct call *call);
 void call_wrote(struct call *call);

@@ -1,8 +1,8 @@
 /* Setters, and the getters of what they set. As in life there is no getter for locked clocks.
  *
  * A setter checks: GPU there, feature there, right to write, range; in this order. It then stores one word and wakes
- * the simulator. Clocks between two steps are stored as asked; the simulator rounds, as the hardware does. Limits and
- * locks stay when the last client goes, as with persistence mode on; that they vanish with it off is not played. */
+ * the simulator. Clocks between two steps are stored as asked; the simulator rounds, as the hardware does. With
+ * persistence mode off, the simulator clears limits and locks when nobody is left who uses the GPU. */
 #include "answer.h"
 #include "connection.h"
 
@@ -28,11 +28,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetPowerManagementLimit(nvmlDevice_t device, 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t device, unsigned *limit_mw) {
     GPU_CALL(device, VNVML_OTHER);
     REQUIRE(limit_mw);
-    struct vnvml_published now;
-    nvmlReturn_t failed = call_published(&call, &now);
-    if (failed != NVML_SUCCESS) return failed;
-    if (now.enforced_limit_mw != VNVML_NONE_32) return answer_32(limit_mw, now.enforced_limit_mw);
-    return nvmlDeviceGetPowerManagementLimit(device, limit_mw);
+    return answer_32(limit_mw, call_enforced_mw(&call));
 }
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceSetPowerManagementLimit(nvmlDevice_t device, unsigned limit_mw) {

@@ -28,6 +28,16 @@ CONSTANT(nvmlDeviceIsMigDeviceHandle, 0)
 CONSTANT(nvmlDeviceGetMaxMigDeviceCount, 0)
 CONSTANT(nvmlDeviceGetBusType, 2)             /* PCI Express */
 
+/* Chips x.0 since Ampere (A100, H100, B200) can be cut into instances; others do not know the word. */
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned *current, unsigned *pending) {
+    IDENTITY_CALL();
+    REQUIRE(current && pending);
+    unsigned on = (__atomic_load_n(&call.gpu->faults.flags, __ATOMIC_ACQUIRE) & VNVML_FAULT_MIG) != 0;
+    if (!on && (identity->compute_major < 8 || identity->compute_minor != 0)) return NVML_ERROR_NOT_SUPPORTED;
+    *current = *pending = on;
+    return NVML_SUCCESS;
+}
+
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned *index) {
     GPU_CALL(device, VNVML_OTHER);
     REQUIRE(index);

@@ -164,7 +164,7 @@ static nvmlReturn_t field_value(struct call *call, const struct vnvml_published 
             value = identity->limit_default_mw ? identity->limit_default_mw : VNVML_NONE_32;
             break;
         case NVML_FIELD_POWER_CURRENT_LIMIT:
-            value = now->enforced_limit_mw == VNVML_NONE_32 ? requested_mw : now->enforced_limit_mw;
+            value = call_enforced_mw(call);
             break;
         case NVML_FIELD_POWER_REQUESTED_LIMIT: value = requested_mw; break;
         default: return NVML_ERROR_NOT_SUPPORTED;

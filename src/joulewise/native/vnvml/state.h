@@ -9,7 +9,8 @@
  *   faults             the simulator (or a test), one word at a time
  *   samples            the simulator; an entry first, then `head`
  *   control            any client that may, one 64-bit word a knob, so that a writer killed at any instruction leaves
- *                      every knob whole and no lock behind; the simulator too, when it plays a driver reload
+ *                      every knob whole and no lock behind; the simulator too, when it plays a driver that was reloaded,
+ *                      or unloaded because nobody used it
  *
  * A published value that the simulator does not have is all ones; the library answers NOT_SUPPORTED for it. */
 #ifndef JOULEWISE_VNVML_STATE_H
@@ -18,7 +19,7 @@
 #include <stdint.h>
 
 #define VNVML_MAGIC 0x4c4d564e564a5731ULL
-#define VNVML_LAYOUT_VERSION 1u
+#define VNVML_LAYOUT_VERSION 2u
 
 #define VNVML_MAX_GPUS 64
 #define VNVML_MAX_MEMORY_CLOCKS 8
@@ -31,13 +32,15 @@
 #define VNVML_NONE_32 UINT32_MAX
 #define VNVML_NONE_64 UINT64_MAX
 
-/* header.flags: setters are for root alone, as in life, unless this is set. */
+/* header.flags: setters are for root alone, as in life, unless this is set. Root of another user namespace than the
+ * simulator's is not root, as in life. */
 #define VNVML_EVERYONE_MAY_WRITE 1u
 
 /* faults.flags */
 #define VNVML_FAULT_LOST 1u          /* every call on the GPU answers GPU_IS_LOST */
 #define VNVML_FAULT_NO_PERMISSION 2u /* setters answer NO_PERMISSION, to root too */
 #define VNVML_FAULT_HANG 4u          /* calls block until this is cleared or the simulator dies */
+#define VNVML_FAULT_MIG 8u           /* MIG mode is on; there are no instances */
 
 /* What a fault or a call cost can be given for; bit (1 << group) in faults.unsupported. */
 enum vnvml_group {
@@ -62,6 +65,7 @@ struct vnvml_header {
     uint32_t driver_generation; /* raised by each simulated driver reload */
     uint64_t lock_inode;        /* of the `lock` file that goes with this state */
     uint64_t origin_ns;         /* CLOCK_MONOTONIC when the simulator started */
+    uint64_t user_namespace;    /* inode of the simulator's; 0: not known */
     int32_t cuda_version;
     uint32_t reserved;
     char driver_version[80];
@@ -124,7 +128,6 @@ struct vnvml_published {
     uint32_t power_mw; /* nvmlDeviceGetPowerUsage: a 1 s mean or an instant, as the GPU has it */
     uint32_t power_instant_mw;
     uint32_t power_average_mw;
-    uint32_t enforced_limit_mw;
     uint32_t sm_mhz;
     uint32_t graphics_mhz;
     uint32_t memory_mhz;
@@ -135,6 +138,7 @@ struct vnvml_published {
     uint32_t memory_temperature_c;
     uint32_t pstate;
     uint32_t process_count;
+    uint32_t reserved;
     struct vnvml_process processes[VNVML_MAX_PROCESSES];
     uint64_t gpm_ns;                      /* simulated time of the integrals */
     double gpm_integral[VNVML_GPM_SLOTS]; /* metric × seconds since start, slots as in gpm.c */
@@ -156,6 +160,8 @@ struct vnvml_faults {
     uint32_t flags;
     uint32_t unsupported;
     uint32_t latency_us[VNVML_MAX_GROUPS];
+    uint32_t bmc_limit_mw; /* the board controller holds power below this, whatever clients ask; 0: it does not */
+    uint32_t reserved;
 };
 
 struct vnvml_sample {
