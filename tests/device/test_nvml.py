@@ -19,7 +19,7 @@ from joulewise.core.errors import GpuError, GpuLost, NoGpu, NotPermitted, Unsupp
 from joulewise.core.knob import Choices
 from joulewise.core.measurement import Throttle
 from joulewise.core.timeline import WallTime
-from joulewise.device import nvml, nvml_info, nvml_library
+from joulewise.device import nvml_info, nvml_library, nvml_reads, nvml_space
 from joulewise.device.gpm import SHORTEST_S, Gpm
 from joulewise.device.gpu import Gpu
 from joulewise.device.node import RunningNode, spawn
@@ -339,7 +339,7 @@ def test_after_a_change_of_simulators_the_old_gpus_are_lost_and_the_new_ones_are
     ],
 )
 def test_evenly_spaced_clocks_are_a_range_and_others_a_list(values: list[int], expected: Choices) -> None:
-    assert nvml_info.choices(values) == expected
+    assert nvml_space.choices(values) == expected
 
 
 @pytest.mark.parametrize(
@@ -391,17 +391,17 @@ def stand_in(*, mig: int = 0, virtualization: int = 1, **functions: Any) -> Any:
 
 def test_mig_vgpu_and_plain_gpus_get_one_clear_line_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(nvml_library.ENVIRONMENT, raising=False)
-    assert nvml_info._notes(stand_in(), "GPU-a") == []
-    (mig,) = nvml_info._notes(stand_in(mig=1), "GPU-a")
+    assert nvml_space.notes_on(stand_in(), "GPU-a") == []
+    (mig,) = nvml_space.notes_on(stand_in(mig=1), "GPU-a")
     assert mig.startswith("MIG is on")
-    (guest,) = nvml_info._notes(stand_in(virtualization=2), "GPU-a")
+    (guest,) = nvml_space.notes_on(stand_in(virtualization=2), "GPU-a")
     assert guest.startswith("vGPU guest")
-    (host,) = nvml_info._notes(stand_in(virtualization=3), "GPU-a")
+    (host,) = nvml_space.notes_on(stand_in(virtualization=3), "GPU-a")
     assert host.startswith("vGPU host")
 
 
 def test_slices_are_mapped_to_the_gpu_they_are_of() -> None:
-    assert nvml_info.instances(stand_in(mig=1), 2) == {"MIG-1": "GPU-a", "MIG-2": "GPU-a"}
+    assert nvml_space.instances(stand_in(mig=1), 2) == {"MIG-1": "GPU-a", "MIG-2": "GPU-a"}
 
 
 def test_a_gpu_lost_while_its_slices_are_listed_has_none() -> None:
@@ -410,8 +410,8 @@ def test_a_gpu_lost_while_its_slices_are_listed_has_none() -> None:
 
     sliced = stand_in(mig=1)
     sliced.nvmlDeviceGetUUID = lost
-    assert nvml_info.instances(sliced, 2) == {}
-    assert nvml_info.instances(stand_in(mig=0), 2) == {}
+    assert nvml_space.instances(sliced, 2) == {}
+    assert nvml_space.instances(stand_in(mig=0), 2) == {}
 
 
 def field(code: int, value: int) -> SimpleNamespace:
@@ -419,7 +419,7 @@ def field(code: int, value: int) -> SimpleNamespace:
 
 
 def powers(*fields: SimpleNamespace) -> dict[str, float | None]:
-    return nvml._both_powers(stand_in(nvmlDeviceGetFieldValues=lambda handle, ids: fields), "GPU-a")
+    return nvml_reads._both_powers(stand_in(nvmlDeviceGetFieldValues=lambda handle, ids: fields), "GPU-a")
 
 
 def test_a_sentinel_or_a_zero_is_no_power() -> None:
@@ -437,7 +437,7 @@ def test_throttle_reasons_become_words() -> None:
     module = stand_in(
         NVMLError_FunctionNotFound=StandInError, nvmlDeviceGetCurrentClocksEventReasons=lambda handle: 0x1 | 0x4 | 0x40
     )
-    assert nvml._throttle(module, "GPU-a") == {"throttle": {Throttle.IDLE, Throttle.POWER_CAP, Throttle.HEAT}}
+    assert nvml_reads._throttle(module, "GPU-a") == {"throttle": {Throttle.IDLE, Throttle.POWER_CAP, Throttle.HEAT}}
 
 
 def test_old_drivers_are_asked_by_the_old_name() -> None:
@@ -449,7 +449,7 @@ def test_old_drivers_are_asked_by_the_old_name() -> None:
         nvmlDeviceGetCurrentClocksEventReasons=missing,
         nvmlDeviceGetCurrentClocksThrottleReasons=lambda handle: 0x8,
     )
-    assert nvml._throttle(module, "GPU-a") == {"throttle": {Throttle.HARDWARE}}
+    assert nvml_reads._throttle(module, "GPU-a") == {"throttle": {Throttle.HARDWARE}}
 
 
 @pytest.mark.parametrize(
@@ -465,7 +465,7 @@ def test_nvmls_codes_become_our_errors_in_one_line(code: int, kind: type[GpuErro
 
 
 def test_wsl_is_known_by_its_device(tmp_path: Path) -> None:
-    assert not nvml_info.is_wsl(tmp_path)
+    assert not nvml_space.is_wsl(tmp_path)
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev" / "dxg").touch()
-    assert nvml_info.is_wsl(tmp_path)
+    assert nvml_space.is_wsl(tmp_path)

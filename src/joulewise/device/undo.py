@@ -1,0 +1,130 @@
+"""Giving back what a lease has turned: the keeper's other half, and all that a rescuer needs.
+
+What is owed is in ``saved``; what is there is read where it can be read. The rules are the keeper's (see there), and
+nothing here ever overwrites a value that somebody else has set and that can be told from ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+from joulewise.core.errors import GpuError, JoulewiseError
+from joulewise.device.controls import CLOCKS, LIMIT, Controls
+from joulewise.device.lease import Ending, Restored
+from joulewise.device.saved import PERSISTENCE, Entry, Memory, boot_id
+
+
+class Undo:
+    """Gives back the knobs of one GPU. ``base`` says where a clock is when nobody leases it; None: not locked."""
+
+    def __init__(self, controls: Controls, saved: Memory, base: Callable[[str], float | None]) -> None:
+        self._controls = controls
+        self._saved = saved
+        self._base = base
+
+    def give_back(self, entry: Entry, *, older_than_driver: bool) -> Restored:
+        """One knob, as well as it can be. Never raises: what fails is FAILED and stays saved, all else is forgotten."""
+        try:
+            if older_than_driver and not self.written_since(entry):
+                given = self._stale(entry, "the driver was started anew since")
+            else:
+                given = self._undo(entry)
+        except JoulewiseError as error:
+            return self._restored(entry, Ending.FAILED, None, str(error))
+        self._saved.forget(entry.knob)
+        return given
+
+    def drop(self, entry: Entry, why: str) -> Restored:
+        """An entry from before the boot. Nothing of ours is there, so a baseline that cannot be set is not owed."""
+        try:
+            given = self._stale(entry, why)
+        except JoulewiseError as error:
+            given = self._restored(entry, Ending.STALE, None, f"{why}; {error}")
+        self._saved.forget(entry.knob)
+        return given
+
+    def after_corruption(self) -> list[Restored]:
+        """The memory is lost: clocks go to where they are when nobody leases them, the limit is left and told."""
+        why = f"what was saved is unreadable; the file is now {self._saved.quarantined}"
+        knobs = [knob for knob in self._controls.space.knobs if knob not in self._saved.entries]
+        given = [self._without_memory(knob, why) for knob in knobs]
+        if not any(each.ending is Ending.FAILED for each in given):
+            self._saved.quarantined = None
+        return given
+
+    def written_since(self, entry: Entry) -> bool:
+        """Whether the limit of an entry from before a reload is ours all the same: a fresh driver shows the default."""
+        if entry.knob != LIMIT:
+            return False
+        found = self._controls.value(LIMIT)
+        return found in entry.wrote and found != self._controls.default_limit_w
+
+    def to_base(self, knob: str) -> float | None:
+        """A clock to where it is when nobody leases it; what that is."""
+        base = self._base(knob)
+        if base is None:
+            self._controls.reset(knob)
+        else:
+            self._controls.write(knob, base)
+        return base
+
+    def _undo(self, entry: Entry) -> Restored:
+        knob, before = entry.knob, entry.before
+        if knob in CLOCKS:
+            if not entry.wrote:
+                return self._restored(entry, Ending.UNCHANGED, None)
+            base = self.to_base(knob)
+            return self._restored(entry, self._ending(knob, base), base)
+        found = self._found(knob)
+        if found == before:
+            return self._restored(entry, Ending.UNCHANGED, found)
+        if found not in entry.wrote or before is None:
+            why = f"somebody else has set {found:g}: left" if found is not None else "it cannot be read any more"
+            return self._restored(entry, Ending.FOREIGN, found, why)
+        if knob == PERSISTENCE:
+            self._controls.set_persistence(bool(before))
+        else:
+            self._controls.write(knob, before)
+        after = self._found(knob)
+        if after != before:
+            raise GpuError(f"{self._controls.uuid} took {knob}={before:g} but shows {after}; it will be tried again")
+        return self._restored(entry, Ending.RESTORED, after)
+
+    def _stale(self, entry: Entry, why: str) -> Restored:
+        after: float | None = None
+        if entry.knob in CLOCKS:
+            after = self._base(entry.knob)
+            # A lock cannot be read: unless the machine was booted, it may have been written since.
+            if after is not None or (entry.wrote and entry.boot == boot_id()):
+                self.to_base(entry.knob)
+        else:
+            with suppress(JoulewiseError):
+                after = self._found(entry.knob)
+        return self._restored(entry, Ending.STALE, after, why)
+
+    def _without_memory(self, knob: str, why: str) -> Restored:
+        gpu = self._controls.uuid
+        try:
+            if knob in CLOCKS:
+                base = self.to_base(knob)
+                return Restored(gpu, knob, self._ending(knob, base), None, None, base, why)
+            left = f"{why}; the limit is left as it is (default {self._controls.default_limit_w} W)"
+            return Restored(gpu, knob, Ending.FOREIGN, None, None, self._controls.value(knob), left)
+        except JoulewiseError as error:
+            return Restored(gpu, knob, Ending.FAILED, None, None, None, f"{why}; {error}")
+
+    def _found(self, knob: str) -> float | None:
+        if knob != PERSISTENCE:
+            return self._controls.value(knob)
+        on = self._controls.persistence()
+        return None if on is None else float(on)
+
+    def _ending(self, knob: str, base: float | None) -> Ending:
+        if base is None:
+            return Ending.RESET
+        return Ending.STANDING if knob in self._saved.standing else Ending.BASELINE
+
+    def _restored(self, entry: Entry, ending: Ending, after: float | None, why: str = "") -> Restored:
+        last = entry.wrote[-1] if entry.wrote else None
+        return Restored(self._controls.uuid, entry.knob, ending, entry.before, last, after, why)

@@ -1,0 +1,49 @@
+"""A lease that dies at any line leaves nothing behind once its file is replayed: see crash_trials."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from joulewise.device.node import RunningNode, spawn
+from joulewise.native import library_path
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[RunningNode]:
+    try:
+        library_path()
+    except FileNotFoundError as error:
+        pytest.skip(f"the virtual NVML is not built: {error}")
+    if os.geteuid() != 0:
+        pytest.skip("only root may set")
+    with spawn("sim:h200") as node:
+        yield node
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "least"), [("none", 300), ("standing", 300), ("replay", 150)])
+def test_whatever_the_line_at_which_it_dies_everything_is_as_before(
+    node: RunningNode, tmp_path: Path, kind: str, least: int
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.device.crash_trials", kind, str(tmp_path)],
+        env=node.environment(),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["wrong"] == []
+    assert found["trials"] > least  # the tracer saw the engine's lines
+    assert found["modified"] > 50  # and the hardware was touched when many of them ran

@@ -1,0 +1,409 @@
+"""The keeper by cases: what it saves, what it says, what it leaves alone. Random lives are in test_keeper_model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from joulewise.core.errors import GpuLost, NotPermitted, NotSaved, Unsupported
+from joulewise.core.knob import Setting
+from joulewise.core.timeline import VirtualTime
+from joulewise.device.keeper import Keeper
+from joulewise.device.lease import Ending, Owner
+from joulewise.device.node import NodeClient, RunningNode
+from joulewise.device.nvml_controls import NvmlControls
+from joulewise.device.saved import PERSISTENCE, Memory, Saved
+from joulewise.device.virtual import VirtualGpu
+from joulewise.device.virtual_controls import VirtualControls
+from joulewise.model import catalog
+from joulewise.model.physics import Load
+from joulewise.native import library_path
+from tests.device.test_nvml import virtual_node
+
+OWNER = Owner("lease-1", 1000, 42, "python train.py")
+BOTH = ("sm_mhz", "power_limit_w")
+HARD = Load(gpu_s=1000.0, sm_share=0.9, dynamic_w=250.0)
+
+
+@pytest.fixture
+def gpu() -> VirtualGpu:
+    time = VirtualTime(100.0)
+    gpu = VirtualGpu(catalog.load("h200"), time=time)
+    time.sleep(10.0)
+    return gpu
+
+
+@pytest.fixture
+def controls(gpu: VirtualGpu) -> VirtualControls:
+    return VirtualControls(gpu)
+
+
+@pytest.fixture
+def keeper(controls: VirtualControls) -> Keeper:
+    return Keeper(controls, Memory())
+
+
+def test_a_cap_that_was_there_is_told_and_comes_back(keeper: Keeper, controls: VirtualControls) -> None:
+    controls.write("power_limit_w", 400.5)
+    (note,) = keeper.take(BOTH, OWNER)
+    assert "400.5 W, below its default of 700 W" in note
+    keeper.apply(Setting(power_limit_w=300.0), BOTH)
+    clocks, limit = keeper.restore(BOTH)
+    assert clocks.ending is Ending.UNCHANGED
+    assert (limit.ending, limit.before, limit.wrote, limit.after) == (Ending.RESTORED, 400.5, 300.0, 400.5)
+    assert controls.value("power_limit_w") == 400.5
+
+
+def test_somebody_elses_limit_that_a_later_apply_finds_is_what_comes_back(
+    keeper: Keeper, controls: VirtualControls
+) -> None:
+    keeper.take(BOTH, OWNER)
+    keeper.apply(Setting(power_limit_w=300.0), BOTH)
+    controls.write("power_limit_w", 555.0)
+    effective, notes = keeper.apply(Setting(power_limit_w=310.0), BOTH)
+    assert effective == Setting(power_limit_w=310.0)
+    assert any("555 W" in note for note in notes)
+    keeper.restore(BOTH)
+    assert controls.value("power_limit_w") == 555.0
+
+
+def test_who_sets_exactly_our_value_cannot_be_told_from_us(keeper: Keeper, controls: VirtualControls) -> None:
+    keeper.take(BOTH, OWNER)
+    keeper.apply(Setting(power_limit_w=300.0), BOTH)
+    controls.write("power_limit_w", 300.0)  # theirs, and nobody can know
+    assert keeper.look() == ()
+    keeper.restore(BOTH)
+    assert controls.value("power_limit_w") == 700.0
+
+
+def test_a_value_that_we_had_set_earlier_is_somebody_elses_now(keeper: Keeper, controls: VirtualControls) -> None:
+    keeper.take(BOTH, OWNER)
+    for limit_w in (300.0, 400.0, 500.0):
+        keeper.apply(Setting(power_limit_w=limit_w), BOTH)
+    controls.write("power_limit_w", 300.0)
+    assert [notice.kind for notice in keeper.look()] == ["foreign"]
+    assert keeper.restore(BOTH)[1].ending is Ending.FOREIGN
+    assert controls.value("power_limit_w") == 300.0
+
+
+def test_a_write_that_a_crash_cut_off_is_ours_whether_it_happened_or_not(controls: VirtualControls) -> None:
+    for happened in (False, True):
+        memory = Memory()
+        keeper = Keeper(controls, memory)
+        keeper.take(BOTH, OWNER)
+        keeper.apply(Setting(power_limit_w=300.0), BOTH)
+        memory.intend("power_limit_w", 400.0, 300.0)
+        if happened:
+            controls.write("power_limit_w", 400.0)
+        restored = Keeper(controls, memory).replay()
+        assert [each.ending for each in restored] == [Ending.UNCHANGED, Ending.RESTORED]
+        assert controls.value("power_limit_w") == 700.0
+
+
+def test_entries_from_before_the_boot_are_dropped_and_nothing_is_written(
+    keeper: Keeper, controls: VirtualControls
+) -> None:
+    keeper.take(BOTH, OWNER)
+    keeper.apply(Setting(sm_mhz=1200, power_limit_w=300.0), BOTH)
+    memory = Memory()
+    memory.save(*(replace(entry, boot="another") for entry in keeper.saved.entries.values()))
+    restored = Keeper(controls, memory).replay()
+    assert {each.ending for each in restored} == {Ending.STALE}
+    assert "booted" in restored[0].why
+    assert memory.entries == {}
+    assert controls.asked() == Setting(sm_mhz=1200, power_limit_w=300.0)  # as somebody's boot script may have set it
+
+
+def test_a_reload_makes_entries_stale_and_is_told_once(
+    keeper: Keeper, controls: VirtualControls, gpu: VirtualGpu
+) -> None:
+    controls.write("power_limit_w", 612.0)
+    keeper.take(BOTH, OWNER)
+    keeper.apply(Setting(sm_mhz=1200, power_limit_w=300.0), BOTH)
+    gpu.reload_driver()
+    (notice,) = keeper.look()
+    assert notice.kind == "reload"
+    assert keeper.look() == ()
+    keeper.apply(Setting(power_limit_w=300.0), BOTH)  # the lease goes on …
+    keeper.restore(BOTH)
+    assert controls.value("power_limit_w") == 700.0  # … and what the new driver had comes back
+    keeper.take(BOTH, OWNER)
+    keeper.apply(Setting(sm_mhz=1200, power_limit_w=300.0), BOTH)
+    gpu.time.sleep(100.0)
+    keeper.look()
+    gpu.reload_driver()
+    assert {each.ending for each in keeper.restore(BOTH)} == {Ending.STALE}
+    assert controls.asked() == Setting()
+
+
+def test_another_lease_hears_of_a_reload_that_the_first_one_ended_with(keeper: Keeper, gpu: VirtualGpu) -> None:
+    keeper.take(["sm_mhz"], OWNER)
+    keeper.take(["power_limit_w"], OWNER)
+    gpu.reload_driver()
+    keeper.restore(["sm_mhz"])
+    assert [notice.kind for notice in keeper.look()] == ["reload"]
+
+
+def test_clocks_go_to_where_they_stand_else_to_the_baseline_else_free(
+    keeper: Keeper, controls: VirtualControls
+) -> None:
+    for baseline, standing, ending in (
+        (Setting(), None, Ending.RESET),
+        (Setting(sm_mhz=1500), None, Ending.BASELINE),
+        (Setting(sm_mhz=1500), 1650.0, Ending.STANDING),
+    ):
+        keeper.baseline = baseline
+        keeper.stand("sm_mhz", standing)
+        keeper.take(BOTH, OWNER)
+        keeper.apply(Setting(sm_mhz=900), BOTH)
+        clocks, limit = keeper.restore(BOTH)
+        assert (clocks.ending, clocks.after) == (ending, standing or baseline.get("sm_mhz"))
+        assert limit.ending is Ending.UNCHANGED
+        assert controls.asked().get("sm_mhz") == clocks.after
+
+
+def test_a_limit_can_stand_and_a_lease_comes_back_to_it(keeper: Keeper, controls: VirtualControls) -> None:
+    keeper.stand("power_limit_w", 500.0)
+    keeper.take(BOTH, OWNER)
+    keeper.apply(Setting(power_limit_w=300.0), BOTH)
+    keeper.stand("power_limit_w", 450.0)  # while it is leased
+    assert controls.value("power_limit_w") == 300.0
+    assert keeper.restore(BOTH)[1].after == 450.0
+    keeper.take(BOTH, OWNER)
+    keeper.stand("power_limit_w", 440.0)  # and where nothing was written
+    assert keeper.restore(BOTH)[1].after == 440.0
+    keeper.stand("power_limit_w", None)
+    assert controls.value("power_limit_w") == 700.0
+
+
+def test_what_stands_is_set_again_after_a_restart(keeper: Keeper, controls: VirtualControls, gpu: VirtualGpu) -> None:
+    keeper.stand("sm_mhz", 1650.0)
+    keeper.stand("power_limit_w", 500.0)
+    gpu.reload_driver()
+    assert Keeper(controls, keeper.saved).replay() == ()
+    assert controls.asked() == Setting(sm_mhz=1650, power_limit_w=500)
+    controls.write("power_limit_w", 222.0)  # somebody's, then: left
+    Keeper(controls, keeper.saved).replay()
+    assert controls.value("power_limit_w") == 222.0
+
+
+def test_what_cannot_stand_is_refused_and_does_not(keeper: Keeper, gpu: VirtualGpu) -> None:
+    gpu.fault(no_permission=True)
+    with pytest.raises(NotPermitted):
+        keeper.stand("sm_mhz", 1200.0)
+    assert keeper.saved.standing == {}
+    gpu.clear()
+    with pytest.raises(Unsupported):
+        keeper.stand("warp_drive", None)
+
+
+def test_a_lock_that_the_driver_refused_was_never_ours(
+    keeper: Keeper, controls: VirtualControls, gpu: VirtualGpu
+) -> None:
+    controls.write("sm_mhz", 1005.0)  # somebody's
+    keeper.take(BOTH, OWNER)
+    gpu.fault(unsupported=frozenset({"sm_clock_set"}))
+    with pytest.raises(Unsupported):
+        keeper.apply(Setting(sm_mhz=1200), BOTH)
+    gpu.clear()
+    assert keeper.restore(BOTH)[0].ending is Ending.UNCHANGED
+    assert controls.asked() == Setting(sm_mhz=1005)
+
+
+def test_what_fails_stays_owed_and_can_be_tried_again(
+    keeper: Keeper, controls: VirtualControls, gpu: VirtualGpu
+) -> None:
+    keeper.take(BOTH, OWNER)
+    keeper.apply(Setting(sm_mhz=1200, power_limit_w=300.0), BOTH)
+    gpu.fault(lost=True)
+    for _ in range(2):
+        restored = keeper.restore(BOTH)
+        assert {each.ending for each in restored} == {Ending.FAILED}
+        assert "fell off the bus" in restored[0].why
+    with pytest.raises(GpuLost):
+        keeper.take(["memory_mhz"], OWNER)
+    gpu.clear()
+    assert [each.ending for each in keeper.restore(BOTH)] == [Ending.RESET, Ending.RESTORED]
+    assert controls.asked().get("sm_mhz") is None
+
+
+def test_without_a_counter_it_works_too(gpu: VirtualGpu, keeper: Keeper) -> None:
+    gpu.fault(unsupported=frozenset({"energy_counter"}))
+    keeper.take(BOTH, OWNER)
+    assert keeper.saved.entries["sm_mhz"].counter_j is None
+    keeper.apply(Setting(power_limit_w=300.0), BOTH)
+    assert keeper.look() == ()
+    assert keeper.restore(BOTH)[1].ending is Ending.RESTORED
+
+
+def test_a_limit_in_force_below_the_one_asked_for_is_told(keeper: Keeper, gpu: VirtualGpu) -> None:
+    gpu.hold_below(500.0)
+    assert any("500 W is in force" in note for note in keeper.take(BOTH, OWNER))
+    effective, notes = keeper.apply(Setting(power_limit_w=600.0), BOTH)
+    assert effective == Setting(power_limit_w=500.0)
+    assert any("below the 600 W asked for" in note for note in notes)
+    assert keeper.look() == ()  # nobody has changed what was asked for
+    assert keeper.apply(Setting(power_limit_w=400.0), BOTH) == (Setting(power_limit_w=400.0), ())
+    assert keeper.restore(BOTH)[1].after == 700.0
+
+
+def test_a_foreign_lock_is_inferred_under_load_only_and_said_to_be(
+    keeper: Keeper, controls: VirtualControls, gpu: VirtualGpu
+) -> None:
+    controls.write("sm_mhz", 1005.0)
+    gpu.time.sleep(5.0)
+    assert keeper.infer() is None  # at rest nothing shows
+    gpu.submit(HARD, pid=7)
+    gpu.time.sleep(5.0)
+    inferred = keeper.infer()
+    assert inferred is not None
+    assert inferred.kind == "inferred"
+    assert inferred.found == 1005.0
+    assert "inferred" in inferred.says
+    assert inferred.says in keeper.take(BOTH, OWNER)
+    keeper.apply(Setting(sm_mhz=1200), BOTH)
+    gpu.time.sleep(5.0)
+    assert keeper.infer() is None  # ours
+
+
+def test_a_lock_of_ours_that_somebody_lifts_is_inferred_from_the_second_look_on(
+    keeper: Keeper, controls: VirtualControls, gpu: VirtualGpu
+) -> None:
+    gpu.submit(HARD, pid=7)
+    keeper.take(BOTH, OWNER)
+    keeper.apply(Setting(sm_mhz=900), BOTH)
+    for _ in range(3):
+        gpu.time.sleep(1.0)
+        assert keeper.look() == ()
+    controls.reset("sm_mhz")
+    told = []
+    for _ in range(5):
+        gpu.time.sleep(1.0)
+        told.append([notice.kind for notice in keeper.look()])
+    assert told == [[], ["inferred"], [], [], []]
+
+
+def test_a_corrupt_file_frees_the_clocks_and_leaves_the_limit(controls: VirtualControls, tmp_path: Path) -> None:
+    controls.write("sm_mhz", 900.0)
+    controls.write("power_limit_w", 300.0)
+    (tmp_path / f"{controls.uuid}.jsonl").write_bytes(b"garbage\n")
+    saved = Saved.open(tmp_path, controls.uuid)
+    keeper = Keeper(controls, saved, baseline=Setting(sm_mhz=1500))
+    endings = {each.knob: each for each in keeper.replay()}
+    assert endings["sm_mhz"].ending is Ending.BASELINE
+    assert endings["memory_mhz"].ending is Ending.RESET
+    assert (endings["power_limit_w"].ending, endings["power_limit_w"].after) == (Ending.FOREIGN, 300.0)
+    assert all("unreadable" in each.why and "corrupt-1" in each.why for each in endings.values())
+    assert controls.asked() == Setting(sm_mhz=1500, power_limit_w=300)
+    assert keeper.replay() == ()
+    saved.close()
+
+
+def test_a_disk_that_fills_in_the_middle_leaves_the_setting_from_before(controls: VirtualControls) -> None:
+    class Filling(Memory):
+        """Has room for so many announcements."""
+
+        room = 3
+
+        def intend(self, knob: str, value: float, over: float | None = None) -> None:
+            if self.room == 0:
+                raise NotSaved("no space left")
+            self.room -= 1
+            super().intend(knob, value, over)
+
+    keeper = Keeper(controls, Filling())
+    keeper.take(BOTH, OWNER)
+    keeper.apply(Setting(sm_mhz=900, power_limit_w=300.0), BOTH)
+    with pytest.raises(NotSaved, match=r"^no space left$"):
+        keeper.apply(Setting(sm_mhz=1200, power_limit_w=400.0), BOTH)  # room for the clock alone
+    assert controls.asked() == Setting(sm_mhz=900, power_limit_w=300)
+    keeper.restore(BOTH)
+    assert controls.asked().get("sm_mhz") is None
+    assert controls.value("power_limit_w") == 700.0
+
+
+def test_where_nothing_can_be_saved_nothing_is_set(controls: VirtualControls, tmp_path: Path) -> None:
+    saved = Saved.open(tmp_path, controls.uuid)
+    keeper = Keeper(controls, saved)
+    keeper.take(BOTH, OWNER)
+    keeper.apply(Setting(power_limit_w=300.0), BOTH)
+    os.close(saved._fd)  # the disk is gone
+    saved._fd = -1
+    with pytest.raises(NotSaved):
+        keeper.apply(Setting(sm_mhz=1200, power_limit_w=400.0), BOTH)
+    assert controls.asked() == Setting(power_limit_w=300)
+    assert [each.ending for each in keeper.restore(BOTH)] == [Ending.UNCHANGED, Ending.RESTORED]
+    saved.close()
+
+
+# Persistence mode is the driver's, so these go through the virtual NVML.
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[RunningNode]:
+    try:
+        library_path()
+    except FileNotFoundError as error:
+        pytest.skip(f"the virtual NVML is not built: {error}")
+    if os.geteuid() != 0:
+        pytest.skip("only root may set")
+    with virtual_node("sim:h200") as node:
+        yield node
+
+
+@pytest.fixture
+def off(node: RunningNode) -> Iterator[NvmlControls]:
+    """A GPU whose persistence mode is off."""
+    with node.client() as client:
+        controls = NvmlControls.all()[0]
+        _persistence(client, on=False)
+        assert controls.persistence() is False
+        yield controls
+        _persistence(client, on=True)
+
+
+def _persistence(client: NodeClient, *, on: bool) -> None:
+    client.fault(0, "persistence", on=on)
+
+
+def test_persistence_mode_off_is_told(off: NvmlControls) -> None:
+    keeper = Keeper(off, Memory())
+    assert any("persistence mode is off" in note for note in keeper.take(BOTH, OWNER))
+    keeper.restore(BOTH)
+    assert off.persistence() is False
+
+
+def test_persistence_mode_off_is_refused_where_the_site_says_so(off: NvmlControls) -> None:
+    keeper = Keeper(off, Memory(), persistence="refuse")
+    with pytest.raises(NotPermitted, match="nvidia-smi -pm 1"):
+        keeper.take(BOTH, OWNER)
+    assert keeper.saved.entries == {}
+
+
+def test_persistence_mode_is_turned_on_for_leases_and_given_back_with_the_last(off: NvmlControls) -> None:
+    keeper = Keeper(off, Memory(), persistence="set")
+    assert any("it is on while" in note for note in keeper.take(["sm_mhz"], OWNER))
+    assert keeper.take(["power_limit_w"], OWNER) == ()
+    assert off.persistence() is True
+    assert [each.knob for each in keeper.restore(["sm_mhz"])] == ["sm_mhz"]
+    assert off.persistence() is True
+    _, persistence = keeper.restore(["power_limit_w"])
+    assert (persistence.knob, persistence.ending) == (PERSISTENCE, Ending.RESTORED)
+    assert off.persistence() is False
+    assert keeper.saved.entries == {}
+
+
+def test_persistence_mode_comes_back_after_a_crash(off: NvmlControls, tmp_path: Path) -> None:
+    saved = Saved.open(tmp_path, off.uuid)
+    Keeper(off, saved, persistence="set").take(["sm_mhz"], OWNER)
+    saved.close()
+    assert off.persistence() is True
+    saved = Saved.open(tmp_path, off.uuid)
+    endings = {each.knob: each.ending for each in Keeper(off, saved).replay()}
+    assert endings == {"sm_mhz": Ending.UNCHANGED, PERSISTENCE: Ending.RESTORED}
+    assert off.persistence() is False
+    saved.close()
