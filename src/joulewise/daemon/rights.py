@@ -1,0 +1,159 @@
+"""Rights: may this user set these knobs of that GPU, and how far? One pure function of what is known.
+
+Root may set everything that the hardware can. For everybody else each knob is decided by itself: a live grant for it
+comes first, then the first rule of the site that names the user, the GPU and the knob. A rule may need that a process
+of the user runs on the GPU and nobody else's does; then the answer depends on a look at the GPU, which costs
+milliseconds, and is made only where ``decide`` asks for it (NeedsLook).
+
+What a user says about themselves counts for nothing: uid, groups and control groups come from the kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from joulewise.core.errors import NotPermitted, OutOfRange, Unsupported
+from joulewise.core.knob import Setting, Space
+from joulewise.daemon.grants import Grant
+from joulewise.daemon.policy import Bound, Policy, Range, Rule
+
+ROOT = 0
+NO_ONE = 65534
+"""What the kernel shows for users that have no number here (another user namespace): several may look like it, so
+"their process" cannot be told and it is never taken for somebody. Also the account ``nobody``."""
+
+
+class NeedsLook(Exception):
+    """The answer depends on which processes run on the GPU; look, and ask again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """Who asks for what, as the kernel says."""
+
+    uid: int
+    gids: frozenset[int]
+    cgroups: tuple[str, ...]
+    """Where the process is, one path a hierarchy, as the daemon sees them in /proc/PID/cgroup."""
+    gpu: str
+    knobs: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a look at one GPU has shown."""
+
+    processes: tuple[tuple[int, int], ...] | None
+    """(pid, uid) of everything that runs on it; uid -1 where the process has gone; None: the driver does not say."""
+    mig: bool
+    """Whether it is cut into slices, which share its knobs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """What the user may do there."""
+
+    ranges: Mapping[str, tuple[float, float]]
+    """Knob → the lowest and the highest value, within what the hardware has."""
+    because: str
+    until_unix_s: float | None
+    """When the first of the grants that it rests on ends; None if it rests on none."""
+    grants: tuple[str, ...] = ()
+    """The names of those grants: taken away, they take the right with them."""
+
+    def check(self, setting: Setting, *, gpu: str) -> None:
+        """Raise OutOfRange, naming value and limit, unless every value of ``setting`` (snapped) is allowed."""
+        for knob, value in setting.items():
+            low, high = self.ranges.get(knob, (1.0, 0.0))
+            if not low <= value <= high:
+                what = f"outside the {low:g}–{high:g} that you may set" if low <= high else "not part of your lease"
+                raise OutOfRange(f"{knob}={value:g} on {gpu} is {what} ({self.because}); see 'joulewise leases'")
+
+
+def decide(
+    asking: Asking,
+    policy: Policy,
+    grants: Iterable[Grant],
+    seen: Seen | None,
+    space: Space,
+    default_limit_w: float | None,
+) -> Allowed:
+    """What ``asking`` may do; all of the knobs or NotPermitted, which says why and the way out.
+
+    ``grants`` are the live ones. ``seen`` is None before anybody has looked: NeedsLook if that must be done first.
+    Raises Unsupported for a knob that the GPU does not have.
+    """
+    ranges: dict[str, tuple[float, float]] = {}
+    reasons: list[str] = []
+    used: dict[str, Grant] = {}
+    covering = [grant for grant in grants if grant.covers(asking.uid, asking.cgroups, asking.gpu)]
+    for knob in sorted(asking.knobs):
+        choices = space.knobs.get(knob)
+        if choices is None:
+            raise Unsupported(f"{knob} cannot be set on {asking.gpu}; see 'joulewise doctor'")
+        found: tuple[float, float] | None
+        if asking.uid == ROOT:
+            found, because = (choices.low, choices.high), "root"
+        elif giving := [(grant, given) for grant in covering if (given := _given(grant, knob, policy)) is not None]:
+            # Of several the one that ends last: the lease lives as long as it may.
+            grant, given = max(giving, key=lambda pair: (pair[0].expires_unix_s, pair[0].name))
+            found, because = given.within(choices, default_limit_w), f"grant {grant.name}"
+            used[grant.name] = grant
+        else:
+            given, because = _ruled(asking, knob, policy, seen)
+            found = given.within(choices, default_limit_w)
+        if found is None:
+            raise _refused(asking, knob, f"nothing of what the {because} allows can be set on this GPU ({choices})")
+        ranges[knob] = found
+        if because not in reasons:
+            reasons.append(because)
+    until = min((grant.expires_unix_s for grant in used.values()), default=None)
+    return Allowed(ranges, ", ".join(reasons), until, tuple(used))
+
+
+def _given(grant: Grant, knob: str, policy: Policy) -> Range | None:
+    """The range that a grant gives for a knob; None if it does not give it."""
+    if grant.knobs is None:
+        return policy.granted.get(knob)
+    bounds = grant.knobs.get(knob)
+    return None if bounds is None else Range(Bound(bounds[0]), Bound(bounds[1]))
+
+
+def _ruled(asking: Asking, knob: str, policy: Policy, seen: Seen | None) -> tuple[Range, str]:
+    """What the first rule that names user, GPU and knob gives, and its name. NotPermitted, NeedsLook."""
+    for number, rule in enumerate(policy.rules, 1):
+        if knob in rule.knobs and rule.names(asking.uid, asking.gids, asking.gpu):
+            found = rule.knobs[knob]
+            if found is None:
+                raise _refused(asking, knob, f"rule {number} of the site forbids it")
+            _meet(asking, knob, rule, seen)
+            return found, f"rule {number} of the site"
+    raise _refused(asking, knob, "no rule of the site names you for it")
+
+
+def _meet(asking: Asking, knob: str, rule: Rule, seen: Seen | None) -> None:
+    """Raise unless the GPU is as the rule needs it."""
+    if rule.needs == "nothing":
+        return
+    if asking.uid == NO_ONE:
+        raise _refused(asking, knob, f"uid {NO_ONE} may be anybody whom the kernel cannot name here")
+    if seen is None:
+        raise NeedsLook(asking.gpu)
+    if seen.mig:
+        raise _refused(asking, knob, "it is cut into MIG slices, which share its clocks and its limit")
+    if seen.processes is None:
+        raise _refused(asking, knob, "the driver does not say whose processes run on it")
+    others = sorted({uid for _, uid in seen.processes if uid != asking.uid})
+    if others:
+        whose = ", ".join("a user not known" if uid < 0 else f"uid {uid}" for uid in others)
+        raise _refused(asking, knob, f"it is shared with {whose}, so it can be read only")
+    if not seen.processes:
+        raise _refused(asking, knob, "no process of yours runs on it")
+
+
+def _refused(asking: Asking, knob: str, why: str) -> NotPermitted:
+    return NotPermitted(
+        f"uid {asking.uid} may not set {knob} on {asking.gpu}: {why}; "
+        f"an admin can allow it with 'joulewise grant add --uid {asking.uid} --gpu {asking.gpu}'"
+    )
