@@ -13,7 +13,9 @@ import pytest
 from rich.console import Console
 
 from joulewise.cli import checkup, doctor
-from joulewise.cli.checkup import Checkup, Finding, GpuFindings
+from joulewise.cli.checkup import Checkup, GpuFindings
+from joulewise.cli.control import Control
+from joulewise.cli.finding import Finding
 from joulewise.core.errors import GpuLost, Unsupported
 from joulewise.core.knob import Choices, Space
 from joulewise.core.measurement import EnergyReading, Reading, SensorTiming
@@ -198,38 +200,38 @@ def what(findings: GpuFindings, name: str) -> Finding:
 
 
 def test_a_gpu_without_a_counter_is_measured_by_its_power() -> None:
-    found = checkup._gpu(OddGpu(INFO, GOOD, NO_COUNTER), mine=True)
+    found = checkup._gpu(OddGpu(INFO, GOOD, NO_COUNTER), mine=True, control=Control())
     assert what(found, "energy").ok is None
     assert "integrated" in what(found, "energy").says
     assert found.measurable
 
 
 def test_a_lost_gpu_says_so_and_cannot_be_measured() -> None:
-    found = checkup._gpu(OddGpu(INFO, GpuLost("it fell off"), GpuLost("it fell off")), mine=True)
+    found = checkup._gpu(OddGpu(INFO, GpuLost("it fell off"), GpuLost("it fell off")), mine=True, control=Control())
     assert what(found, "power") == Finding("power", False, "it fell off")
     assert not found.measurable
 
 
 def test_a_gpu_that_tells_no_power_and_has_no_counter_cannot_be_measured() -> None:
-    found = checkup._gpu(OddGpu(INFO, Reading(0.0, sm_mhz=1.0), NO_COUNTER), mine=True)
+    found = checkup._gpu(OddGpu(INFO, Reading(0.0, sm_mhz=1.0), NO_COUNTER), mine=True, control=Control())
     assert what(found, "power").ok is False
     assert not found.measurable
 
 
 def test_a_long_list_of_clocks_is_shown_as_its_ends() -> None:
-    found = checkup._gpu(OddGpu(INFO, GOOD, NO_COUNTER), mine=True)
+    found = checkup._gpu(OddGpu(INFO, GOOD, NO_COUNTER), mine=True, control=Control())
     assert what(found, "sm_mhz").says.endswith("be set to 135–198")
 
 
 def test_a_gpu_on_which_nothing_can_be_set_says_so() -> None:
-    found = checkup._gpu(OddGpu(replace(INFO, space=Space()), GOOD, NO_COUNTER), mine=True)
+    found = checkup._gpu(OddGpu(replace(INFO, space=Space()), GOOD, NO_COUNTER), mine=True, control=Control())
     assert what(found, "set").ok is False
     assert not found.settable
 
 
 def test_mig_keeps_its_settings_from_everybody() -> None:
     info = replace(INFO, notes=("MIG is on: power and energy are of the whole GPU",))
-    found = checkup._gpu(OddGpu(info, GOOD, NO_COUNTER), mine=True)
+    found = checkup._gpu(OddGpu(info, GOOD, NO_COUNTER), mine=True, control=Control())
     assert not found.settable
     assert what(found, "rights").do == "turn MIG off"
     assert what(found, "note").says == info.notes[0]

@@ -12,10 +12,16 @@ from joulewise.cli.summary import ending
 
 # Every verb and its flags. Adding one edits this list on purpose.
 FLAGS = {
-    "run": {"--gpu", "--json", "--record", "--plot", "--interval", "--live", "--no-live"},
+    "run": {"--gpu", "--json", "--record", "--plot", "--interval", "--live", "--no-live", "--set"},
     "top": {"--gpu", "--once", "--json", "--interval"},
     "doctor": {"--json"},
     "sim": {"--gpu", "--speed", "--load", "--couple", "--seed", "--json"},
+    "leases": {"--socket", "--json"},
+    "restore": {"--gpu", "--job", "--state", "--grants", "--site", "--socket", "--json"},
+    "grant add": {"--uid", "--gpu", "--for", "--job", "--cgroup", "--knob", "--name", "--grants", "--json"},
+    "grant list": {"--grants", "--json"},
+    "grant remove": {"--job", "--grants", "--json"},
+    "daemon": {"--socket", "--state", "--grants", "--audit", "--site", "--print-unit"},
     "model fit": {"--name", "--output", "-o", "--like", "--sm-max", "--hold", "--starts", "--json"},
     "model list": {"--json"},
     "model show": {"--json"},

@@ -4,10 +4,11 @@ import pytest
 from rich.console import Console
 
 from joulewise.cli.history import Series
-from joulewise.cli.summary import GpuResult, HostResult, Result, as_json, ending, headline, show
-from joulewise.core.knob import DEFAULT
+from joulewise.cli.summary import GpuResult, HostResult, Result, SetResult, as_json, ending, headline, show
+from joulewise.core.knob import DEFAULT, Setting
 from joulewise.core.measurement import Measurement, Outcome, Reading, Source
 from joulewise.device.gpu import GpuInfo
+from joulewise.device.lease import Ending, Restored
 
 
 def gpu(index: int, *, name: str = "NVIDIA H200", notes: tuple[str, ...] = (), reason: str | None = None) -> GpuResult:
@@ -19,9 +20,11 @@ def gpu(index: int, *, name: str = "NVIDIA H200", notes: tuple[str, ...] = (), r
     return GpuResult(info, series, None if reason else measured, reason)
 
 
-def result(*gpus: GpuResult, exit_code: int = 0, host: HostResult | None = None) -> Result:
+def result(
+    *gpus: GpuResult, exit_code: int = 0, host: HostResult | None = None, held: SetResult | None = None
+) -> Result:
     host = host or HostResult(None, "no RAPL here")
-    return Result(("python", "train.py"), exit_code, "2026-01-01T00:00:00+00:00", 10.0, gpus, host)
+    return Result(("python", "train.py"), exit_code, "2026-01-01T00:00:00+00:00", 10.0, gpus, host, held)
 
 
 def text(shown: Result, width: int = 80) -> list[str]:
@@ -99,3 +102,54 @@ def test_endings_are_said_in_words():
     assert ending(3) == "exit code 3"
     assert ending(143) == "signal SIGTERM (exit code 143)"
     assert ending(255) == "exit code 255"
+
+
+def held(*endings: Ending, notes: tuple[str, ...] = ()) -> SetResult:
+    uuids = [f"GPU-{index:08x}-1111-2222" for index, _ in enumerate(endings)]
+    restored = tuple(
+        Restored(uuid, "power_limit_w", ending, 700.0, 300.0, 250.0 if ending is Ending.FOREIGN else 700.0)
+        for uuid, ending in zip(uuids, endings, strict=True)
+    )
+    return SetResult(Setting(power_limit_w=300), dict.fromkeys(uuids, Setting(power_limit_w=300)), restored, notes)
+
+
+def test_what_was_set_and_what_came_back_is_said():
+    lines = text(result(gpu(0), held=held(Ending.RESTORED)))
+    assert lines[-1] == "  power limit 300 W, restored to 700 W"
+    lines = text(result(gpu(0), gpu(1), held=held(Ending.RESTORED, Ending.RESTORED)))
+    assert lines[-1] == "  2 GPUs: power limit 300 W, restored to 700 W"
+
+
+def test_what_did_not_come_back_and_what_happened_meanwhile_is_a_warning():
+    lines = text(result(gpu(0), gpu(1), held=held(Ending.RESTORED, Ending.FOREIGN, notes=("persistence is off",))))
+    assert lines[-3:] == [
+        "  GPU-00000000: power limit 300 W, restored to 700 W",
+        "  GPU-00000001: power limit 300 W, left at 250 W, which someone else had set meanwhile",
+        "  persistence is off",
+    ]
+
+
+def test_a_lease_of_which_no_end_is_known_does_not_pass_in_silence():
+    unknown = SetResult(Setting(sm_mhz=1200), {"GPU-1": Setting(sm_mhz=1200)}, ())
+    assert text(result(gpu(0), held=unknown))[-1].startswith("  SM clock at most 1200 MHz, whether it came back is")
+
+
+def test_what_was_set_is_in_the_json():
+    assert as_json(result(gpu(0)))["set"] is None
+    written = json.loads(json.dumps(as_json(result(gpu(0), held=held(Ending.RESTORED, notes=("a note",))))))["set"]
+    assert written == {
+        "requested": {"power_limit_w": 300},
+        "effective": {"GPU-00000000-1111-2222": {"power_limit_w": 300}},
+        "restored": [
+            {
+                "gpu": "GPU-00000000-1111-2222",
+                "knob": "power_limit_w",
+                "ending": "restored",
+                "before": 700.0,
+                "wrote": 300.0,
+                "after": 700.0,
+                "why": "",
+            }
+        ],
+        "notes": ["a note"],
+    }

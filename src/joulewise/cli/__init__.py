@@ -52,6 +52,10 @@ VERBS = {
     "top": Verb("top", "top", "Watch GPUs: power, clocks, heat, joules."),
     "doctor": Verb("doctor", "doctor", "Say what can be measured and set here, and what to do about each no."),
     "sim": Verb("sim", "sim", "Run a command against virtual GPUs.", takes_command=True),
+    "leases": Verb("leases", "leases", "Say who holds which knob of which GPU, and until when."),
+    "restore": Verb("restore", "restore", "Put back what leases had set, with the daemon alive or dead."),
+    "grant": Verb("grant", "app", "Give a user the right to set GPUs for a while, or take it back."),
+    "daemon": Verb("daemon", "daemon", "Hold the leases of this node, for users who may."),
     "model": Verb("model", "app", "Fit, list and show the laws of GPU models."),
 }
 

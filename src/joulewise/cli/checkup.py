@@ -16,31 +16,25 @@ from typing import Any
 
 import joulewise
 from joulewise import native
+from joulewise.cli.control import Control, look
+from joulewise.cli.finding import Finding
+from joulewise.cli.truths import see, truths
 from joulewise.core.errors import JoulewiseError, NotPermitted, Unsupported
-from joulewise.core.knob import KNOBS
+from joulewise.core.knob import KNOBS, Choices
 from joulewise.core.units import format_percent, format_si
+from joulewise.daemon.rights import Seen
 from joulewise.device import discover, nvml_library
 from joulewise.device.amd import EXPERIMENTAL, AmdGpu
 from joulewise.device.gpm import Gpm
 from joulewise.device.gpu import Gpu
 from joulewise.device.host import HostEnergy
 from joulewise.device.nvml import NvmlGpu
+from joulewise.device.saved import STATE
 from joulewise.device.visible import visible
 
 _KNOB_NAMES = frozenset(knob.name for knob in KNOBS)
 _CAP_SYS_ADMIN = 21  # linux/capability.h
-ROOT = "run as root; in a container, start it with '--cap-add SYS_ADMIN'"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that works (True), does not (False), or works with a catch (None)."""
-
-    what: str
-    ok: bool | None
-    says: str
-    do: str | None = None
-    """The way out of a "no"; None where there is none, or no need."""
+ROOT = "run as root (in a container with '--cap-add SYS_ADMIN'), or ask for a daemon"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +74,8 @@ class Checkup:
     mine: Finding
     host: tuple[Finding, ...]
     parts: tuple[Finding, ...]
+    control: tuple[Finding, ...] = ()
+    """Of the daemon and what is left of dead ones."""
 
     @property
     def measurable(self) -> bool:
@@ -94,11 +90,12 @@ class Checkup:
         return {"measurable": self.measurable, **plain}
 
 
-def examine(environ: Mapping[str, str] = os.environ) -> Checkup:
+def examine(environ: Mapping[str, str] = os.environ, *, state: Path = STATE) -> Checkup:
     """Look at everything. Never raises for what is missing: that is what it reports."""
     gpus, reasons = discover.listed()
     infos = [gpu.info for gpu in gpus]
     seen = visible(environ, infos, discover.mig_parents() if gpus else {})
+    control = look(environ, state) if gpus else Control()
     indices = ", ".join(str(info.index) for info in infos if info.uuid in seen.uuids)
     if not gpus:
         mine = Finding("mine", False, "none", "'--gpu sim:h200' gives a virtual one to try joulewise with")
@@ -111,10 +108,11 @@ def examine(environ: Mapping[str, str] = os.environ) -> Checkup:
         python=platform.python_version(),
         system=f"{platform.system()} {platform.release()}",
         uid=os.geteuid(),
-        gpus=tuple(_gpu(gpu, gpu.info.uuid in seen.uuids) for gpu in gpus),
+        gpus=tuple(_gpu(gpu, gpu.info.uuid in seen.uuids, control) for gpu in gpus),
         mine=mine,
         host=_host(),
         parts=(*(_backend(reason) for reason in reasons), *_parts()),
+        control=control.findings,
     )
 
 
@@ -139,15 +137,16 @@ def capable(capability: int, status: Path = Path("/proc/self/status")) -> bool:
     return bool(mask >> capability & 1)
 
 
-def _gpu(gpu: Gpu, mine: bool) -> GpuFindings:
+def _gpu(gpu: Gpu, mine: bool, control: Control) -> GpuFindings:
     info = gpu.info
     findings = [_power(gpu), _energy(gpu)]
     if isinstance(gpu, NvmlGpu):
         findings.append(_activity(gpu))
-    findings += _settings(gpu)
-    if isinstance(gpu, NvmlGpu) and gpu.persistence() is False and info.space.knobs:
-        says = "persistence mode is off: settings vanish when the last program leaves the GPU"
-        findings.append(Finding("persistence", None, says, "as root: 'nvidia-smi -pm 1'"))
+        seen = see(gpu)
+        findings += _settings(gpu, control, seen)
+        findings += truths(gpu, control, seen)
+    else:
+        findings += _settings(gpu, control)
     findings += [Finding("note", None, note) for note in info.notes if note != EXPERIMENTAL]
     if isinstance(gpu, AmdGpu):
         findings.append(Finding("backend", None, EXPERIMENTAL))
@@ -195,19 +194,38 @@ def _activity(gpu: NvmlGpu) -> Finding:
     return Finding("activity", True, "GPM counters (SM, tensor, DRAM, …)")
 
 
-def _settings(gpu: Gpu) -> list[Finding]:
+def _settings(gpu: Gpu, control: Control, seen: Seen | None = None) -> list[Finding]:
     """One finding a knob, and why it may not be turned if it may not."""
-    knobs = gpu.info.space.knobs
+    info = gpu.info
+    knobs = info.space.knobs
     if not knobs:
         return [Finding("set", False, "this GPU or its driver lets nothing be set")]
     rights = may_set()
-    if any(note.startswith("MIG is on") for note in gpu.info.notes):
+    if any(note.startswith("MIG is on") for note in info.notes):
         rights = Finding("rights", False, "MIG is on, and settings would hit all instances", "turn MIG off")
+    elif not rights.ok and seen is not None and control.daemon is not None and info.uuid in control.daemon.gpus:
+        allowed, why = control.ranges(info.uuid, info.space, info.default_limit_w, seen)
+        if allowed:
+            return [_through_daemon(name, choices, allowed.get(name)) for name, choices in knobs.items()]
+        uid = control.daemon.uid
+        do = f"work on it alone, or ask an admin for 'joulewise grant add --uid {uid}' (grants are not seen from here)"
+        rights = Finding("rights", False, f"the daemon's rules let uid {uid} set nothing: {why}", do)
     findings = []
     for name, choices in knobs.items():
-        shown = str(choices) if len(choices.values) <= 4 else f"{choices.low:g}–{choices.high:g}"
-        findings.append(Finding(name, rights.ok, f"{'can' if rights.ok else 'could'} be set to {shown}"))
+        findings.append(Finding(name, rights.ok, f"{'can' if rights.ok else 'could'} be set to {_shown(choices)}"))
     return findings if rights.ok else [*findings, rights]
+
+
+def _through_daemon(name: str, choices: Choices, allowed: tuple[float, float] | None) -> Finding:
+    if allowed is None:
+        return Finding(name, False, f"could be set to {_shown(choices)}, but the site's rules do not let you")
+    whole = allowed == (choices.low, choices.high)
+    shown = _shown(choices) if whole else f"{allowed[0]:g}–{allowed[1]:g}, of {_shown(choices)},"
+    return Finding(name, True, f"can be set to {shown} through the daemon")
+
+
+def _shown(choices: Choices) -> str:
+    return str(choices) if len(choices.values) <= 4 else f"{choices.low:g}–{choices.high:g}"
 
 
 def _host() -> tuple[Finding, ...]:

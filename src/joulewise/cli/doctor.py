@@ -12,7 +12,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from joulewise.cli.checkup import Checkup, Finding, GpuFindings, examine
+from joulewise.cli.checkup import Checkup, GpuFindings, examine
+from joulewise.cli.finding import Finding
 
 NOTHING_MEASURABLE = 1
 _MARKS = {True: Text("✓", style="green"), False: Text("✗", style="red"), None: Text("!", style="yellow")}
@@ -44,6 +45,8 @@ def page(checkup: Checkup) -> RenderableType:
         for group in alike(checkup.gpus):
             parts += [Text(), _gpu_lines(group), _findings(group[0].findings)]
         parts += [Text(), _findings([checkup.mine])]
+    if checkup.control:
+        parts += [Text(), Text("control", style="bold"), _findings(checkup.control)]
     parts += [Text(), Text("host", style="bold"), _findings(checkup.host)]
     parts += [Text(), Text("parts", style="bold"), _findings(checkup.parts)]
     parts += [Text(), Text(_about(checkup), style="dim")]

@@ -7,16 +7,18 @@ the same hardware by the same road. ``auto`` means: mine if there are any, else 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from joulewise.cli.child import signals_let_through
-from joulewise.core.errors import MissingPart, NoGpu
+from joulewise.core.errors import BadSpec, MissingPart, NoGpu
 from joulewise.device.gpu import Gpu
 
 AUTO = "auto"
 FALLBACK = "sim:h200"
+_FULL_UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 HELP = "GPUs: nvml:0-3, sim:h200, sim:a100*4, replay:run.jsonl, auto (mine, else sim:h200). Default: mine."
 
 
@@ -76,3 +78,24 @@ def _mine(*, must: bool) -> OpenGpus | None:
             raise
         return None
     return OpenGpus(gpus, os.environ, seen.why)
+
+
+def uuids(specs: Iterable[str]) -> list[str]:
+    """The full names of GPUs of this machine, whoever's they are. The driver is asked only for what is none already.
+
+    Bare numbers are the driver's. Raises NoGpu, MissingPart or BadSpec.
+    """
+    found: list[str] = []
+    for spec in specs:
+        words = [word.strip() for word in spec.removeprefix("nvml:").split(",")]
+        if all(_FULL_UUID.fullmatch(word) for word in words):
+            found += words
+            continue
+        from joulewise.device.discover import find, parse
+
+        wanted = spec if ":" in spec else f"nvml:{spec}"
+        if parse(wanted).backend != "nvml":
+            raise BadSpec(f"--gpu {spec}: only NVIDIA GPUs of this machine can be named here; write nvml:0-3 or GPU-…")
+        # Of the whole machine: what CUDA_VISIBLE_DEVICES says here may be another's.
+        found += [gpu.info.uuid for gpu in find(wanted, environ={})]
+    return found

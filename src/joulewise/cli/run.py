@@ -17,13 +17,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from joulewise.cli import complain, outputs, say, talk
+from joulewise.cli import complain, knobs, outputs, say, talk
 from joulewise.cli.child import Child, exit_code_of, look_for, signals_held, why_not_started
 from joulewise.cli.gpus import HELP, OpenGpus, opened
 from joulewise.core.errors import BadSpec, NoGpu, NoReading
+from joulewise.core.knob import Setting
 from joulewise.core.measurement import Outcome
 
 if TYPE_CHECKING:
+    from joulewise.cli.held import Held
     from joulewise.cli.live import LiveView
     from joulewise.cli.meter import Meter
     from joulewise.cli.summary import Result
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 _UNSEEN_WAIT_S = 5.0
 """How long to sleep while nothing is shown: the host's counters want to be read once a minute, and a child's end
 that a foreign thread of ours might have swallowed shall not go unseen for long."""
+_PROGRAM_CHARACTERS = 100  # enough for people to know it by
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,10 @@ def run(
     live: Annotated[
         bool, typer.Option("--live/--no-live", help="Show power, clocks and joules below the command's output.")
     ] = False,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KNOB=VALUE", help="Hold power_limit_w, sm_mhz or memory_mhz meanwhile."),
+    ] = None,
 ) -> None:
     """Measure a command: joules ± error, watts, seconds, GPU by GPU.
 
@@ -82,16 +89,23 @@ def run(
     goes to stderr when it has ended. Measured are the GPUs that it may use, or
     those of --gpu; with --gpu sim:h200 the command sees a virtual GPU.
 
+    --set holds a power limit, or a ceiling for a clock, on those GPUs while
+    the command runs, as root or through the daemon. What was there comes back
+    when it ends, however it or joulewise ends.
+
       joulewise run -- python train.py --epochs 3
+      joulewise run --set power_limit_w=500,sm_mhz=1500 -- python train.py
       joulewise run --gpu sim:h200 --live --plot power.svg -- ./train.sh
       joulewise run --json result.json --record run.jsonl -- make train
 
     Exit code: the command's; 127 if it is not found, 126 if it cannot be
     executed, 128 + n if signal n ended it; 2 if a flag or file is wrong and 1
-    if there is nothing to measure with, before it is started.
+    if there is nothing to measure with or --set is refused; it is not started
+    then.
     """
     if not 0.01 <= interval <= 10:
         raise BadSpec(f"--interval {interval:g} is outside 0.01 to 10 seconds; 0.1 is usual")
+    wanted = knobs.setting(setting or [])
     with ExitStack() as stack:
         # First of all: whatever starts threads below must inherit what is held.
         mask = stack.enter_context(signals_held())
@@ -100,13 +114,14 @@ def run(
             look_for(command[0])
         files = Outputs.checked(json, record, plot)
         found = _open_gpus(ctx, stack, gpu)
-        if not found.gpus:
+        if not found.gpus and not wanted:
             _refuse_without_host(found.why)
             say(ctx, f"measuring the host only: {found.why}")
         from joulewise.cli.meter import Meter
 
         meter = stack.enter_context(Meter(found.gpus, interval_s=interval, record=files.record))
-        result = _measured(command, found.environ, mask, meter, _view(meter) if live else None)
+        held = stack.enter_context(_hold(found, wanted, command)) if wanted else None
+        result = _measured(command, found.environ, mask, meter, _view(meter) if live else None, held)
         _tell(ctx, result, files)
     raise typer.Exit(result.exit_code)
 
@@ -154,8 +169,21 @@ def _view(meter: Meter) -> LiveView | None:
     return LiveView(meter, sys.stderr) if can_show(sys.stderr) else None
 
 
+def _hold(found: OpenGpus, wanted: Setting, command: list[str]) -> Held:
+    """What ``--set`` asks for, to be entered. Others may read the lease's reason: the program, not its arguments."""
+    from joulewise.cli.held import Held
+
+    program = "".join(letter if letter.isprintable() else "?" for letter in Path(command[0]).name)
+    return Held(found, wanted, reason=f"joulewise run {program[:_PROGRAM_CHARACTERS]}")
+
+
 def _measured(
-    command: list[str], environ: Mapping[str, str], mask: set[int], meter: Meter, view: LiveView | None
+    command: list[str],
+    environ: Mapping[str, str],
+    mask: set[int],
+    meter: Meter,
+    view: LiveView | None,
+    held: Held | None,
 ) -> Result:
     """Run the command and measure it. Exits with a shell's code when it cannot be started."""
     from joulewise.cli.summary import Result
@@ -175,7 +203,8 @@ def _measured(
     gpus, host = meter.end(ended)
     if gpus and gpus[0].window_s is not None:
         duration_s = gpus[0].window_s
-    return Result(tuple(command), code, started, duration_s, tuple(gpus), host)
+    given_back = held.end() if held else None
+    return Result(tuple(command), code, started, duration_s, tuple(gpus), host, given_back)
 
 
 def _tell(ctx: typer.Context, result: Result, files: Outputs) -> None:

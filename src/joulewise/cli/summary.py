@@ -7,7 +7,8 @@ a value that nobody knows is null, with the ``reason`` beside it:
 sampling) · ``gain_error`` (the sensor's own, relative) · ``total_error_j`` (both) · ``power_w`` (average) · ``source``
 (counter, integrated, modelled) · ``outcome`` (reached, stopped_early, failed) · ``notes`` · ``reason`` · ``gpus``: for
 each ``uuid``, ``name``, ``index``, ``backend``, ``low_power_w``, ``peak_power_w`` and the same again · ``host``:
-``energy_j``, ``reason``.
+``energy_j``, ``reason`` · ``set``: null, or what ``--set`` held: ``requested`` and, GPU by GPU, ``effective`` (knob →
+value), ``restored`` (``gpu``, ``knob``, ``ending``, ``before``, ``wrote``, ``after``, ``why``), ``notes``.
 """
 
 from __future__ import annotations
@@ -15,17 +16,21 @@ from __future__ import annotations
 import math
 import shlex
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from joulewise.cli import knobs
 from joulewise.cli.history import Series, sparkline
+from joulewise.core.knob import Setting
 from joulewise.core.measurement import Measurement, Source, total
 from joulewise.core.units import format_duration, format_energy, format_percent, format_power
 from joulewise.device.gpu import GpuInfo
+from joulewise.device.lease import Restored
 
 _SOURCES = {
     Source.COUNTER: "energy counter",
@@ -55,6 +60,17 @@ class HostResult:
 
 
 @dataclass(frozen=True, slots=True)
+class SetResult:
+    """What was held on the GPUs while the command ran, and how it came back."""
+
+    requested: Setting
+    effective: Mapping[str, Setting]
+    """GPU → what was in force there."""
+    restored: tuple[Restored, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
     """A command and what it used."""
 
@@ -66,6 +82,8 @@ class Result:
     """From the start of the command to its end, in the GPUs' time."""
     gpus: tuple[GpuResult, ...]
     host: HostResult
+    held: SetResult | None = None
+    """What ``--set`` did; None where it was not asked for."""
 
     @property
     def total(self) -> Measurement[Any] | None:
@@ -118,6 +136,16 @@ def as_json(result: Result) -> dict[str, Any]:
             for gpu in result.gpus
         ],
         "host": {"energy_j": result.host.energy_j, "reason": result.host.reason},
+        "set": None if result.held is None else _set_json(result.held),
+    }
+
+
+def _set_json(held: SetResult) -> dict[str, Any]:
+    return {
+        "requested": dict(held.requested),
+        "effective": {uuid: dict(setting) for uuid, setting in held.effective.items()},
+        "restored": [{**asdict(each), "ending": each.ending.value} for each in held.restored],
+        "notes": list(held.notes),
     }
 
 
@@ -213,7 +241,16 @@ def _why(result: Result) -> list[str]:
         lines.append(f"{_SOURCES[measured.source]}; ± one standard error, {gain}")
     if result.host.energy_j is not None and measured is not None:
         lines.append(f"host (processors and memory): {format_energy(result.host.energy_j)} more")
+    if result.held is not None:
+        lines.extend(line for line, trouble in _set_lines(result.held) if not trouble)
     return lines
+
+
+def _set_lines(held: SetResult) -> list[tuple[str, bool]]:
+    """What was set and what came back, a line a knob, and whether it is trouble."""
+    if held.restored:
+        return knobs.restored_lines(held.restored, gpus=len(held.effective))
+    return [(f"{knobs.chosen(held.requested)}, whether it came back is not known: see 'joulewise leases'", True)]
 
 
 def _warnings(result: Result) -> list[str]:
@@ -221,6 +258,9 @@ def _warnings(result: Result) -> list[str]:
     for gpu in result.gpus:
         if gpu.measurement is not None:
             lines.extend(f"{short(gpu.info.uuid)}: {note}" for note in gpu.measurement.notes)
+    if result.held is not None:
+        lines.extend(line for line, trouble in _set_lines(result.held) if trouble)
+        lines.extend(result.held.notes)
     if not result.gpus and result.host.energy_j is None:
         lines.append(f"host: {result.host.reason}")
     if result.exit_code:

@@ -1,0 +1,192 @@
+"""``joulewise grant``: give one user the right to set some GPUs for a while, see who has it, take it back.
+
+Root's, by hand or from a scheduler's prolog. It writes the files that the daemon reads, so it works whether the daemon
+runs or not. A grant always ends.
+"""
+
+from __future__ import annotations
+
+import json
+import pwd
+import re
+import secrets
+import time
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from joulewise.cli import FAILED, complain, say, talk
+from joulewise.cli.gpus import uuids
+from joulewise.core.errors import BadSpec
+from joulewise.core.units import format_duration
+from joulewise.daemon import grants, site
+from joulewise.daemon.grants import GRANTS, Grant
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    help="The right to set GPUs, given to one user for a while.\n\n"
+    "  joulewise grant add --uid 1000 --gpu nvml:0-3 --for 2h\n\n"
+    "  joulewise grant list\n\n"
+    "  joulewise grant remove --job 123",
+)
+
+Directory = Annotated[Path, typer.Option("--grants", metavar="DIR", readable=False, help="Where grants are kept.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+
+_UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+@app.command("add")
+def add(
+    ctx: typer.Context,
+    uid: Annotated[str, typer.Option(help="The user: a number, or a name.")],
+    gpu: Annotated[
+        list[str], typer.Option(help="GPU-… or nvml:0-3; bare numbers (0,2-3) are the driver's. Repeatable.")
+    ],
+    lasting: Annotated[
+        str | None, typer.Option("--for", metavar="TIME", help="How long: 90s, 30m, 2h, 1d. Default: the site's, 1d.")
+    ] = None,
+    job: Annotated[str | None, typer.Option(help="The scheduler's job, for 'remove --job'.")] = None,
+    cgroup: Annotated[
+        str | None, typer.Option(help="Only for processes in this control group or below. Default: all of the user's.")
+    ] = None,
+    knob: Annotated[
+        list[str] | None,
+        typer.Option(help="KNOB=LOW..HIGH or KNOB. Repeatable. Default: what the site gives to grants."),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="What to call it; one of that name is replaced. Default: from job and user.")
+    ] = None,
+    directory: Directory = GRANTS,
+    as_json: AsJson = False,
+) -> None:
+    """Give a user the right to set GPUs, until it ends or is taken back.
+
+    joulewise grant add --uid alice --gpu nvml:0 --for 2h
+    joulewise grant add --uid 1000 --gpu nvml:0-3 --for 2h --knob power_limit_w=300..700
+    In a Slurm prolog:
+    joulewise grant add --uid $SLURM_JOB_UID --gpu $SLURM_JOB_GPUS --job $SLURM_JOB_ID
+    """
+    user = _user(uid)
+    if not name:
+        name = f"job-{job}-uid-{user}" if job else f"uid-{user}-{secrets.token_hex(4)}"
+    lasting_s = site.load().grant_for_s if lasting is None else _seconds(lasting)
+    made = Grant.of(
+        {
+            "name": name,
+            "uid": user,
+            "gpus": uuids(gpu),
+            "cgroup": cgroup,
+            "knobs": None if not knob else _ranges(knob),
+            "expires_unix_s": time.time() + lasting_s,
+            "job": job,
+        },
+        "grant",
+    )
+    grants.add(directory, made)
+    if as_json:
+        typer.echo(json.dumps(_as_json(made)))
+    elif not talk(ctx).quiet:
+        typer.echo(f"{made.name}: {_in_words(made)}")
+
+
+@app.command("list")
+def list_grants(directory: Directory = GRANTS, as_json: AsJson = False) -> None:
+    """List who may set what, until when; exit 1 if a file there is not believed.
+
+    joulewise grant list --json
+    """
+    found, problems = grants.read(directory)
+    now = time.time()
+    if as_json:
+        typer.echo(json.dumps({"grants": [_as_json(each) for each in found], "problems": problems}))
+    else:
+        for each in found:
+            typer.echo(f"{each.name}: {_in_words(each) if each.expires_unix_s > now else 'has ended'}")
+        if not found and not problems:
+            typer.echo(f"no grants in {directory}")
+        for problem in problems:
+            complain(problem)
+    if problems:
+        raise typer.Exit(FAILED)
+
+
+@app.command("remove")
+def remove(
+    ctx: typer.Context,
+    name: Annotated[str | None, typer.Argument(help="The grant's name, as 'add' and 'list' show it.")] = None,
+    job: Annotated[str | None, typer.Option(help="All grants of this job instead.")] = None,
+    directory: Directory = GRANTS,
+    as_json: AsJson = False,
+) -> None:
+    """Take a right back; leases that rest on it end, and their GPUs are restored.
+
+    joulewise grant remove --job 123        in a Slurm epilog; nothing to remove is no fault
+    """
+    if (name is None) == (job is None):
+        raise BadSpec("say which: 'joulewise grant remove NAME' or 'joulewise grant remove --job JOB'")
+    taken = grants.remove(directory, name=name, job=job)
+    if name is not None and not taken:
+        raise BadSpec(f"no grant is called {name!r} in {directory}; see 'joulewise grant list'")
+    if as_json:
+        typer.echo(json.dumps({"removed": [_as_json(each) for each in taken]}))
+    else:
+        say(ctx, f"removed {', '.join(each.name for each in taken) or 'nothing'}")
+
+
+def _user(text: str) -> int:
+    """A user's number, from a number or a name."""
+    if re.fullmatch(r"\d{1,10}", text):
+        return int(text)
+    try:
+        return pwd.getpwnam(text).pw_uid
+    except (KeyError, ValueError):
+        raise BadSpec(f"--uid {text}: nobody here is called so; give the number, or correct the name") from None
+
+
+def _seconds(text: str) -> float:
+    """How long: a number with a unit, seconds without one."""
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,6})?)\s*([smhd]?)", text.strip())
+    lasting_s = float(match.group(1)) * _UNITS_S[match.group(2)] if match else 0.0
+    if lasting_s <= 0:
+        raise BadSpec(f"--for {text!r} is no time; write 90s, 30m, 2h or 1d")
+    return lasting_s
+
+
+def _ranges(words: list[str]) -> dict[str, tuple[float, float]]:
+    """``["power_limit_w=200..600"]`` as ranges; what makes no sense in them is the grant's to refuse."""
+    ranges: dict[str, tuple[float, float]] = {}
+    for word in words:
+        knob, equals, span = (part.strip() for part in word.partition("="))
+        low, dots, high = (part.strip() for part in span.partition(".."))
+        if knob in ranges:
+            raise BadSpec(f"--knob names {knob} twice; say it once")
+        try:
+            if equals and not dots:
+                raise ValueError
+            # Without a range, or with an open end: all that the hardware has, which stands around every grant.
+            ranges[knob] = (float(low or 0), float(high or 1e6))
+        except ValueError:
+            raise BadSpec(f"--knob {word!r} is no KNOB=LOW..HIGH; write '--knob power_limit_w=200..600'") from None
+    return ranges
+
+
+def _in_words(grant: Grant) -> str:
+    left_s = grant.expires_unix_s - time.time()
+    until = datetime.fromtimestamp(grant.expires_unix_s).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    knobs = "what the site gives to grants"
+    if grant.knobs is not None:
+        knobs = ", ".join(f"{knob} {low:g} to {high:g}" for knob, (low, high) in grant.knobs.items()) or "nothing"
+    where = f" from inside {grant.cgroup}" if grant.cgroup else ""
+    return (
+        f"uid {grant.uid}{where} may set {knobs} on {', '.join(grant.gpus)} until {until} ({format_duration(left_s)})"
+    )
+
+
+def _as_json(grant: Grant) -> dict[str, Any]:
+    return asdict(grant)

@@ -1,0 +1,236 @@
+"""``joulewise restore`` with a daemon that lives, one that was killed, and none: each a process of its own."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+
+from joulewise.core.knob import Setting
+from joulewise.daemon import grants
+from joulewise.daemon.grants import Grant
+from joulewise.device.node import NodeClient, spawn
+from joulewise.device.remote import RemoteLease
+from tests.daemon.running import RunningDaemon, Words, running_daemon, until
+
+SITE_CAP_W = 650.0
+SITE = """
+[baseline."*"]
+memory_mhz = 1593
+[[rule]]
+users = "*"
+needs = "nothing"
+"""
+SETTING = Setting(power_limit_w=300, sm_mhz=1200)
+
+
+class Stage:
+    def __init__(self, breaker: NodeClient, daemon: RunningDaemon, words: Words, environ: dict[str, str]) -> None:
+        self.breaker, self.daemon, self.words, self.environ = breaker, daemon, words, environ
+        self.uuids = breaker.uuids
+
+    def reset(self) -> None:
+        if self.daemon.process is None:
+            self.daemon.start()
+        for index in range(2):
+            self.breaker.fault(index, "foreign", power_limit_w=SITE_CAP_W)
+
+    def hardware(self, index: int = 0) -> tuple[float, tuple[int, int] | None]:
+        return self.words.limit_w(index), self.words.sm_lock(index)
+
+    def lease(self, *uuids: str) -> RemoteLease:
+        lease = RemoteLease.take(uuids or self.uuids, list(SETTING), socket=self.daemon.socket)
+        lease.apply(SETTING)
+        return lease
+
+    def restore(self, *flags: str) -> subprocess.CompletedProcess[str]:
+        paths = {"--state": self.daemon.state, "--grants": self.daemon.grants, "--socket": self.daemon.socket}
+        words = [str(word) for pair in {**paths, "--site": self.daemon.site}.items() for word in pair]
+        command = [sys.executable, "-m", "joulewise", "restore", *words, *flags]
+        return subprocess.run(command, env=self.environ, capture_output=True, text=True, timeout=60)
+
+
+@pytest.fixture(scope="module")
+def stage(virtual_nvml, tmp_path_factory) -> Iterator[Stage]:
+    if os.geteuid() != 0:
+        pytest.skip("only root may set GPUs, virtual ones too")
+    with ExitStack() as ending:
+        node = ending.enter_context(spawn("sim:h200*2"))
+        breaker = ending.enter_context(node.client())
+        daemon = ending.enter_context(running_daemon(node, tmp_path_factory.mktemp("stage"), site=SITE))
+        words = ending.enter_context(closing(Words(node)))
+        environ = node.environment({**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")})
+        yield Stage(breaker, daemon, words, environ)
+
+
+def test_a_living_daemon_is_asked_to_end_its_leases(stage):
+    stage.reset()
+    lease = stage.lease()
+    assert stage.hardware()[0] == 300.0
+    ran = stage.restore()
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.splitlines() == [
+        "2 GPUs: SM clock at most 1200 MHz, unlocked again",
+        "2 GPUs: power limit 300 W, restored to 650 W",
+    ]
+    assert [stage.hardware(index) for index in range(2)] == [(SITE_CAP_W, None)] * 2
+    until(lambda: not lease.alive)
+    assert "an administrator ended it: joulewise restore" in lease.release().why
+    again = stage.restore()
+    assert (again.returncode, again.stdout) == (0, "nothing to restore; the daemon holds no such lease\n")
+
+
+def test_only_the_gpu_that_was_named(stage):
+    stage.reset()
+    with stage.lease(stage.uuids[0]) as first, stage.lease(stage.uuids[1]) as second:
+        assert stage.restore("--gpu", "nvml:0").returncode == 0
+        assert (stage.hardware(0), stage.hardware(1)[0]) == ((SITE_CAP_W, None), 300.0)
+        until(lambda: not first.alive)
+        assert second.alive
+        assert stage.restore("--gpu", stage.uuids[1]).returncode == 0
+        assert stage.hardware(1) == (SITE_CAP_W, None)
+
+
+def test_what_a_killed_daemon_left_is_given_back_from_its_files_and_the_second_time_nothing_is_done(stage):
+    stage.reset()
+    lease = stage.lease()
+    stage.daemon.kill()
+    assert stage.hardware()[0] == 300.0
+    ran = stage.restore("--json")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    told = json.loads(ran.stdout)
+    assert told["daemon"] is False
+    assert {(each["knob"], each["ending"]) for each in told["restored"]} == {
+        ("power_limit_w", "restored"),
+        ("sm_mhz", "reset"),
+    }
+    assert [stage.hardware(index) for index in range(2)] == [(SITE_CAP_W, None)] * 2
+    again = stage.restore()
+    assert (again.returncode, again.stdout, again.stderr) == (0, "nothing to restore\n", "")
+    lease.release()
+
+
+def test_a_gpu_that_cannot_be_given_back_is_a_failure_until_it_can(stage):
+    stage.reset()
+    lease = stage.lease(stage.uuids[0])
+    stage.daemon.kill()
+    stage.breaker.fault(0, "lost")
+    ran = stage.restore()
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert "power limit 300 W, NOT restored yet: " in ran.stderr
+    assert "Traceback" not in ran.stderr
+    stage.breaker.clear(0)
+    assert stage.restore().returncode == 0
+    assert stage.hardware() == (SITE_CAP_W, None)
+    lease.release()
+
+
+def test_what_someone_else_has_set_since_is_left_and_said(stage):
+    stage.reset()
+    lease = stage.lease(stage.uuids[0])
+    stage.daemon.kill()
+    stage.breaker.fault(0, "foreign", power_limit_w=250.0)
+    ran = stage.restore()
+    assert ran.returncode == 0
+    assert "power limit 300 W, left at 250 W, which someone else had set meanwhile" in ran.stderr
+    assert stage.hardware() == (250.0, None)
+    lease.release()
+
+
+def test_a_site_file_that_cannot_be_read_keeps_nothing_from_coming_back(stage, tmp_path):
+    stage.reset()
+    lease = stage.lease(stage.uuids[0])
+    stage.daemon.kill()
+    bad = tmp_path / "site.toml"
+    bad.write_text("nonsense = true\n")
+    ran = stage.restore("--site", str(bad))
+    assert ran.returncode == 0
+    assert "the site's baseline is not known, clocks are unlocked instead" in ran.stderr
+    assert stage.hardware() == (SITE_CAP_W, None)
+    lease.release()
+
+
+def test_a_lease_of_a_living_process_is_left_to_it(stage, tmp_path):
+    stage.reset()
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom joulewise.core.knob import Setting\n"
+        "from joulewise.device.local import LocalLease\nfrom joulewise.device.nvml_controls import NvmlControls\n"
+        "controls, state = [NvmlControls(sys.argv[1])], Path(sys.argv[2])\n"
+        "lease = LocalLease.take(controls, ['power_limit_w'], state=state, guard=False)\n"
+        "lease.apply(Setting(power_limit_w=300))\nprint('set', flush=True)\nsys.stdin.read()"
+    )
+    stage.daemon.stop()
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    argv = [sys.executable, "-c", code, stage.uuids[0], str(stage.daemon.state)]
+    with subprocess.Popen(argv, env=stage.environ, **pipes) as holder:
+        assert holder.stdout.readline() == "set\n"
+        ran = stage.restore()
+        assert (ran.returncode, ran.stdout) == (0, "")
+        assert f"{stage.uuids[0]} is in the hands of pid {holder.pid}" in ran.stderr
+        assert stage.hardware()[0] == 300.0
+        assert stage.restore("--gpu", stage.uuids[0]).returncode == 1
+        holder.kill()
+    assert stage.restore().returncode == 0
+    assert stage.hardware() == (SITE_CAP_W, None)
+
+
+def test_what_may_not_be_read_is_not_taken_for_nothing(tmp_path, environ):
+    if os.geteuid() != 0:
+        pytest.skip("only root may give a folder away")
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+    os.chown(state, 12345, 12345)
+    command = [sys.executable, "-m", "joulewise", "restore", "--state", str(state), "--socket", str(tmp_path / "none")]
+    without_rights = ["setpriv", "--bounding-set=-all", *command]
+    ran = subprocess.run(without_rights, env=environ, capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr == f"joulewise: what leases had set is kept in {state}, which only root may read; use 'sudo'\n"
+
+
+def grant(stage: Stage, job: str, uid: int, *gpus: str) -> None:
+    made = Grant(f"slurm-{job}", uid, gpus, None, None, time.time() + 600, job)
+    grants.add(stage.daemon.grants, made)
+
+
+def test_a_job_takes_its_grant_and_its_caps_along_and_no_one_elses(stage):
+    stage.reset()
+    grant(stage, "7", 12345, stage.uuids[0])
+    grant(stage, "8", 12346, stage.uuids[1])
+    with stage.lease(stage.uuids[1]) as others:
+        ran = stage.restore("--job", "7", "--json")
+        assert ran.returncode == 0
+        assert json.loads(ran.stdout)["removed_grants"] == ["slurm-7"]
+        assert others.alive
+        assert stage.hardware(1)[0] == 300.0
+    assert [each.name for each in grants.read(stage.daemon.grants)[0]] == ["slurm-8"]
+    assert stage.restore("--job", "8").returncode == 0
+    assert stage.restore("--job", "8").returncode == 0
+
+
+def test_a_job_that_ends_after_the_daemon_gets_its_gpus_back(stage):
+    stage.reset()
+    lease = stage.lease(stage.uuids[0])
+    grant(stage, "9", 12345, stage.uuids[0])
+    stage.daemon.kill()
+    ran = stage.restore("--job", "9")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert stage.hardware() == (SITE_CAP_W, None)
+    lease.release()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--gpu", "sim:h200"], "only NVIDIA GPUs of this machine can be named here"),
+        (["--job", "../7"], "--job '../7' must be 1 to 100 letters"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(stage, flags, message):
+    ran = stage.restore(*flags)
+    assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (2, "", 1)
+    assert message in ran.stderr

@@ -1,0 +1,207 @@
+"""``joulewise run --set`` as a user has it: GPUs, daemon, joulewise and the command are processes of their own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, suppress
+from pathlib import Path
+
+import pytest
+
+from joulewise.device.node import NodeClient, RunningNode, spawn
+from joulewise.device.remote import RemoteLease
+from tests.daemon.running import RunningDaemon, Words, running_daemon, until
+
+PYTHON = sys.executable
+LIMIT = "import pynvml as n; n.nvmlInit(); print(n.nvmlDeviceGetPowerManagementLimit(n.nvmlDeviceGetHandleByIndex(0)))"
+STAYS = ["sh", "-c", "echo ready; exec sleep 60"]
+SITE_CAP_W = 650.0
+
+
+def command(*flags: str, run: list[str]) -> list[str]:
+    return [PYTHON, "-m", "joulewise", "run", *flags, "--", *run]
+
+
+class Stage:
+    """Virtual GPUs that somebody has capped, and two roads to them: through the daemon, or as root without one."""
+
+    def __init__(self, node: RunningNode, breaker: NodeClient, daemon: RunningDaemon, words: Words, environ) -> None:
+        self.node, self.breaker, self.daemon, self.words = node, breaker, daemon, words
+        self._environ = node.environment(environ)
+
+    def reset(self) -> None:
+        self.breaker.fault(0, "foreign", power_limit_w=SITE_CAP_W)
+        assert self.hardware() == (SITE_CAP_W, None)
+
+    def hardware(self) -> tuple[float, tuple[int, int] | None]:
+        return self.words.limit_w(0), self.words.sm_lock(0)
+
+    def start(self, argv: list[str], *, road: str = "daemon") -> subprocess.Popen[str]:
+        environ = {**self._environ, "JOULEWISE_SOCKET": str(self.daemon.socket)}
+        if road == "guardian":
+            # In a folder of its own where root's leases are kept, so that the machine's is left alone.
+            environ["JOULEWISE_SOCKET"] = "/nowhere/daemon.sock"
+            mount = 'mount -t tmpfs tmpfs /var/lib && exec "$@"'
+            argv = ["unshare", "--mount", "sh", "-c", mount, "sh", *argv]
+        return subprocess.Popen(
+            argv,
+            env=environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, *flags: str, run: list[str], road: str = "daemon") -> tuple[int, str, str]:
+        with self.start(command("--gpu", "nvml:0", *flags, run=run), road=road) as process:
+            out, err = process.communicate(timeout=60)
+        return process.returncode, out, err
+
+
+@pytest.fixture(scope="module")
+def stage(virtual_nvml, tmp_path_factory) -> Iterator[Stage]:
+    if os.geteuid() != 0:
+        pytest.skip("only root may set GPUs, virtual ones too")
+    with ExitStack() as ending:
+        node = ending.enter_context(spawn("sim:h200*2"))
+        breaker = ending.enter_context(node.client())
+        daemon = ending.enter_context(running_daemon(node, tmp_path_factory.mktemp("stage")))
+        words = ending.enter_context(closing(Words(node)))
+        kept = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+        environ = {**kept, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+        yield Stage(node, breaker, daemon, words, environ)
+
+
+ROADS = pytest.mark.parametrize("road", ["daemon", "guardian"])
+
+
+@ROADS
+def test_what_was_set_is_in_force_meanwhile_and_back_afterwards(stage, road):
+    stage.reset()
+    code, out, err = stage.run(
+        "--set", "power_limit_w=300", "--set", "sm_mhz=1200", "--json", "-", run=[PYTHON, "-c", LIMIT], road=road
+    )
+    assert code == 0, err
+    seen, _, result = out.splitlines()
+    assert seen == "300000"
+    assert stage.hardware() == (SITE_CAP_W, None)
+    assert err.splitlines()[-2:] == [
+        "  SM clock at most 1200 MHz, unlocked again",
+        "  power limit 300 W, restored to 650 W",
+    ]
+    written = json.loads(result)["set"]
+    assert written["requested"] == {"power_limit_w": 300, "sm_mhz": 1200}
+    assert {each["knob"]: each["ending"] for each in written["restored"]} == {
+        "power_limit_w": "restored",
+        "sm_mhz": "reset",
+    }
+
+
+@ROADS
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_however_joulewise_ends_the_gpu_is_as_before(stage, road, number):
+    stage.reset()
+    argv = command("--gpu", "nvml:0", "--set", "power_limit_w=300,sm_mhz=1200", run=STAYS)
+    with stage.start(argv, road=road) as process:
+        try:
+            assert process.stdout.readline() == "ready\n"
+            assert (stage.words.limit_w(0), stage.words.sm_lock(0)[1]) == (300.0, 1200)
+            os.kill(process.pid, number)
+            took_s = until(lambda: stage.hardware() == (SITE_CAP_W, None), what="everything is back")
+            assert took_s < 5.0
+            process.wait(30)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # the command outlives a joulewise that was killed
+    assert process.returncode == (-signal.SIGKILL if number == signal.SIGKILL else 128 + number)
+
+
+def test_the_commands_own_exit_code_is_kept(stage):
+    stage.reset()
+    assert stage.run("--set", "power_limit_w=300", run=["sh", "-c", "exit 7"])[0] == 7
+    assert stage.hardware() == (SITE_CAP_W, None)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "code", "message"),
+    [
+        ("power_limit_w=100", 2, "power_limit_w=100 on GPU-"),
+        ("power=300", 2, "no knob is called 'power'"),
+        ("power_limit_w=nan", 2, "must be more than 0 W"),
+        ("power_limit_w=300,sm_mhz", 2, "'sm_mhz' is no KNOB=VALUE"),
+    ],
+)
+@ROADS
+def test_what_cannot_be_set_is_one_line_and_the_command_is_not_started(stage, tmp_path, road, wanted, code, message):
+    stage.reset()
+    mark = tmp_path / "started"
+    ended, out, err = stage.run("--set", wanted, run=["touch", str(mark)], road=road)
+    assert (ended, out, err.count("\n")) == (code, "", 1)
+    assert message in err
+    assert not mark.exists()
+    assert stage.hardware() == (SITE_CAP_W, None)
+
+
+def test_what_someone_else_holds_is_refused_and_they_are_named(stage, tmp_path):
+    stage.reset()
+    mark = tmp_path / "started"
+    with RemoteLease.take(stage.breaker.uuids[:1], ["power_limit_w"], reason="mine", socket=stage.daemon.socket):
+        code, _, err = stage.run("--set", "power_limit_w=300", run=["touch", str(mark)])
+    assert (code, err.count("\n"), mark.exists()) == (1, 1, False)
+    assert f"pid {os.getpid()}" in err
+    assert "'mine'" in err
+
+
+def test_a_command_that_is_not_there_leaves_the_gpu_alone(stage):
+    stage.reset()
+    code, _, err = stage.run("--set", "power_limit_w=300", run=["no-such-command"])
+    assert (code, err) == (127, "joulewise: command not found: no-such-command; check the name after '--'\n")
+    assert stage.hardware() == (SITE_CAP_W, None)
+
+
+def test_what_someone_else_sets_meanwhile_stays_and_is_said(stage):
+    stage.reset()
+    with stage.start(command("--gpu", "nvml:0", "--set", "power_limit_w=300", run=STAYS)) as process:
+        assert process.stdout.readline() == "ready\n"
+        stage.breaker.fault(0, "foreign", power_limit_w=250.0)
+        os.kill(process.pid, signal.SIGTERM)
+        _, err = process.communicate(timeout=60)
+    assert "  power limit 300 W, left at 250 W, which someone else had set meanwhile" in err
+    assert stage.words.limit_w(0) == 250.0
+
+
+def test_the_command_goes_on_when_the_daemon_dies_and_the_summary_says_so(stage):
+    stage.reset()
+    waits = ["sh", "-c", "echo ready; read line; exit 5"]
+    argv = command("--gpu", "nvml:0", "--set", "power_limit_w=300", run=waits)
+    environ = {**stage._environ, "JOULEWISE_SOCKET": str(stage.daemon.socket)}
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(argv, env=environ, text=True, **pipes) as process:
+        assert process.stdout.readline() == "ready\n"
+        stage.daemon.restart()  # killed, and started again: it gives back what the first one had set
+        until(lambda: stage.hardware() == (SITE_CAP_W, None), what="everything is back")
+        _, err = process.communicate("\n", timeout=60)
+    assert process.returncode == 5
+    assert "power limit 300 W, whether it came back is not known" in err
+    assert "has gone" in err
+
+
+def test_a_virtual_gpu_of_our_own_is_set_without_daemon_or_root_folders(virtual_nvml, environ, tmp_path):
+    argv = command("--gpu", "sim:h200", "--set", "power_limit_w=300", run=[PYTHON, "-c", LIMIT])
+    # A daemon that the user has for other GPUs does not know this one, and is not asked.
+    elsewhere = {**environ, "JOULEWISE_SOCKET": str(tmp_path / "other.sock")}
+    ran = subprocess.run(argv, env=elsewhere, capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stdout) == (0, "300000\n")
+    assert ran.stderr.splitlines()[-1] == "  power limit 300 W, restored to 700 W"
+
+
+def test_a_recording_cannot_be_set(recording, environ, tmp_path):
+    argv = command(
+        "--gpu", f"replay:{recording}", "--set", "power_limit_w=300", run=["touch", str(tmp_path / "started")]
+    )
+    ran = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stderr.count("\n"), (tmp_path / "started").exists()) == (1, 1, False)
+    assert "joulewise can set NVIDIA's only" in ran.stderr
