@@ -32,6 +32,7 @@ check: $(VENV)/dev.done  ## style, types, and the direction of imports
 bench: $(VENV)/dev.done  ## every bench that needs no GPU, as tables
 	$(BIN)/python -m bench.gpu_model
 	$(BIN)/python -m bench.measure
+	$(BIN)/python -m bench.control
 
 peers: $(PEERS)/done  ## other people's tools, apart from ours, that the tests run against the virtual GPUs
 

@@ -15,16 +15,20 @@ if TYPE_CHECKING:
     from joulewise.core.knob import Setting
     from joulewise.core.measurement import Measurement
     from joulewise.device.discover import find as gpus
+    from joulewise.device.hold import hold
+    from joulewise.device.lease import Lease
     from joulewise.monitor.window import Monitor
 
-__all__ = ["JoulewiseError", "Measurement", "Monitor", "Setting", "__version__", "gpus"]
+__all__ = ["JoulewiseError", "Lease", "Measurement", "Monitor", "Setting", "__version__", "gpus", "hold"]
 
 _HOMES = {
     "JoulewiseError": ("joulewise.core.errors", "JoulewiseError"),
+    "Lease": ("joulewise.device.lease", "Lease"),
     "Measurement": ("joulewise.core.measurement", "Measurement"),
     "Monitor": ("joulewise.monitor.window", "Monitor"),
     "Setting": ("joulewise.core.knob", "Setting"),
     "gpus": ("joulewise.device.discover", "find"),
+    "hold": ("joulewise.device.hold", "hold"),
 }
 
 

@@ -167,12 +167,14 @@ def test_a_child_that_writes_on_its_parents_connection_is_refused(daemon: Runnin
 
 def test_one_user_cannot_take_all_connections_and_root_still_gets_in(daemon: RunningDaemon):
     program = (
-        "import os, socket, sys\n"
+        "import contextlib, os, socket, sys\n"
         "os.setuid(12345)\n"
         "held = []\n"
         "for _ in range(300):\n"
         "    sock = socket.socket(socket.AF_UNIX); sock.settimeout(20); sock.connect(sys.argv[1])\n"
-        '    sock.send(b\'{"id": 1, "op": "hello"}\\n\'); held.append((sock, sock.recv(4096)))\n'
+        "    with contextlib.suppress(BrokenPipeError):  # who is shut out may be so before they have spoken\n"
+        '        sock.send(b\'{"id": 1, "op": "hello"}\\n\')\n'
+        "    held.append((sock, sock.recv(4096)))\n"
         "print(sum(b'NotNow' in said for _, said in held), flush=True)\n"
         "input()\n"
     )

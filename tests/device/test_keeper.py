@@ -140,6 +140,23 @@ def test_a_reload_makes_entries_stale_and_is_told_once(
     assert controls.asked() == Setting()
 
 
+def test_a_counter_that_costs_milliseconds_is_looked_at_rarely_or_when_something_is_odd(
+    keeper: Keeper, controls: VirtualControls, gpu: VirtualGpu
+) -> None:
+    keeper.take(["sm_mhz"], OWNER)
+    keeper.apply(Setting(sm_mhz=1200), ["sm_mhz"])
+    gpu.reload_driver()
+    assert keeper.look() == ()  # nothing to be seen of a lock, and a look at the counter burns 3.8 ms
+    gpu.time.sleep(12.0)
+    gpu.reload_driver()  # else the counter has passed the old value by now
+    assert [notice.kind for notice in keeper.look()] == ["reload"]
+    gpu.time.sleep(1.0)
+    keeper.take(["power_limit_w"], OWNER)
+    keeper.apply(Setting(power_limit_w=300.0), ["power_limit_w"])
+    gpu.reload_driver()
+    assert [notice.kind for notice in keeper.look()] == ["reload"]  # the limit gave it away at once
+
+
 def test_another_lease_hears_of_a_reload_that_the_first_one_ended_with(keeper: Keeper, gpu: VirtualGpu) -> None:
     keeper.take(["sm_mhz"], OWNER)
     keeper.take(["power_limit_w"], OWNER)

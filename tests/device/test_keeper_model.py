@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,8 @@ class Lives(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.time = VirtualTime(100.0)
-        self.gpu = VirtualGpu(H200, time=self.time)
+        # A counter that costs nothing is looked at each time, so that the model need not know when.
+        self.gpu = VirtualGpu(H200, time=self.time, sensors=replace(H200.sensors, counter_call_s=0.0))
         self.controls = VirtualControls(self.gpu)
         self.time.sleep(10.0)  # some joules, so that a reload shows
         self.directory = Path(tempfile.mkdtemp()) if self.on_disk else None

@@ -1,6 +1,7 @@
 """The privileged daemon: lets users turn the knobs of their GPUs, and puts everything back.
 
 Standard library and nvidia-ml-py only, since it runs as root: no numpy, nothing of ``model``. ``server`` talks,
-``service`` decides, ``worker`` calls the driver, ``book`` remembers who holds what; ``site``, ``rights``, ``grants`` and
-``pace`` say who may; ``audit`` writes down who did.
+``service`` decides, ``tenure`` lives the lives of leases, ``station`` and ``worker`` call the driver, ``book``
+remembers who holds what; ``site``, ``rights``, ``grants``, ``entitled`` and ``pace`` say who may; ``audit`` writes
+down who did; ``repair`` gives back with the daemon dead.
 """

@@ -7,7 +7,9 @@ site's rules again.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import fcntl
+import gc
 import os
 import resource
 import select
@@ -16,6 +18,7 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from joulewise.core.errors import BadSpec, JoulewiseError, LeaseTaken, NoGpu, NotSaved
@@ -38,6 +41,7 @@ from joulewise.device.wire import SOCKET
 
 _MOST_STOP_S = 20.0
 """For everything to be given back at the end; what hangs longer is left to 'joulewise restore' and the next start."""
+_ARENA_MAX = -8  # M_ARENA_MAX in <malloc.h>
 _LOOK_AGAIN_S = 5.0
 """For a GPU that did not answer: one that is being reset takes seconds."""
 _SWITCH_S = 0.0005
@@ -80,6 +84,7 @@ class Daemon:
         """Serve until a signal comes."""
         sys.setswitchinterval(_SWITCH_S)
         _raise_descriptors()
+        _share_one_heap()
         wakes, signals = socket.socketpair()
         for end in (wakes, signals):
             end.setblocking(False)
@@ -218,6 +223,14 @@ def _raise_descriptors() -> None:
     wanted = 4096 if hard == resource.RLIM_INFINITY else min(4096, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _share_one_heap() -> None:
+    """glibc gives each thread a heap of its own, and each would grow to the size of the busiest; one is enough."""
+    with suppress(AttributeError):  # another C library has no such thing
+        ctypes.CDLL(None).mallopt(_ARENA_MAX, 1)
+    gc.collect()
+    gc.freeze()  # what was loaded stays: no need to look through it ever again
 
 
 def _only_one(state: Path) -> int:

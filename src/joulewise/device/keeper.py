@@ -62,6 +62,8 @@ class Keeper:
         self._watch = Watch(controls)
         self._undo = Undo(controls, saved, self._base)
         self._unsaid: list[Notice] = []
+        self._inherited = {knob: entry.owner for knob, entry in saved.entries.items()}
+        """Whose knobs a process before us still owes; not ours to hold, only to give back."""
 
     @property
     def gpu(self) -> str:
@@ -147,7 +149,10 @@ class Keeper:
         """Give back all that a process before us still owed, then set again what stands. Never raises."""
         booted = [entry for entry in self.saved.entries.values() if entry.boot != boot_id()]
         given = [self._undo.drop(entry, "the machine was booted since") for entry in booted]
-        given += self.restore(self.taken)
+        # A replay that is tried again must not take what somebody has leased from us meanwhile.
+        given += self.restore(
+            [knob for knob in self.taken if self.saved.entries[knob].owner == self._inherited.get(knob)]
+        )
         if self.saved.quarantined is not None:
             given += self._undo.after_corruption()
         for knob, value in self.saved.standing.items():
@@ -192,13 +197,14 @@ class Keeper:
         A driver that was started anew has undone all: what is there now becomes what comes back in the end. Raises
         GpuLost, and NotSaved if that cannot be kept.
         """
-        if self.taken:
-            self._heed_reload()
-        notices, self._unsaid = self._unsaid, []
+        seen: list[Notice] = []
         if LIMIT in self.taken:
-            notices += self._watch.foreign_limit(self.saved.entries[LIMIT])
+            seen += self._watch.foreign_limit(self.saved.entries[LIMIT])
         if "sm_mhz" in self._locks:
-            notices += self._watch.lifted(self._locks["sm_mhz"])
+            seen += self._watch.lifted(self._locks["sm_mhz"])
+        if self.taken and (seen or self._watch.counter_is_due()) and self._heed_reload():
+            seen = []  # it was the driver, and nobody else
+        notices, self._unsaid = [*self._unsaid, *seen], []
         return tuple(notices)
 
     def infer(self) -> Notice | None:
@@ -387,9 +393,12 @@ class Keeper:
 
     # A driver that was started anew.
 
-    def _heed_reload(self) -> None:
-        if self._watch.reloaded() and self.taken:
-            self._start_anew()
+    def _heed_reload(self) -> bool:
+        """Whether the driver was started anew; then what follows from it has been done."""
+        if not self._watch.reloaded() or not self.taken:
+            return False
+        self._start_anew()
+        return True
 
     def _start_anew(self) -> None:
         """Nothing of ours is there any more, so what is there now is what comes back; and whoever looks is told."""

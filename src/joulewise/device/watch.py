@@ -19,6 +19,8 @@ from joulewise.device.saved import Entry
 
 _COUNTER_SLACK_J: Final = 1.0
 """A counter may be read twice within one of its ticks, but it does not go back by a joule unless started anew."""
+_COUNTER_SHARE: Final = 1 / 3000
+"""Of its time a GPU's thread may spend on routine looks at the counter: a look burns 3.8 ms of processor on an H200."""
 _BUSY: Final = 0.9
 """Utilisation above which a clock says what holds it."""
 _FAR_BELOW: Final = 0.95
@@ -37,6 +39,7 @@ class Watch:
         self._controls = controls
         self.counter_j: float | None = None
         """The energy counter when it was last read."""
+        self._counter_due_s = -math.inf
         self._told: dict[str, float] = {}
         self._above = 0
         self._locked_s = -math.inf
@@ -56,10 +59,16 @@ class Watch:
         """Whether the driver was started anew since this was last asked. What cannot be read has not been."""
         last_j = self.counter_j
         try:
-            self.counter_j = self._controls.energy().energy_j
+            energy = self._controls.energy()
         except GpuError:
             return False
+        self.counter_j = energy.energy_j
+        self._counter_due_s = energy.time_s + energy.call_s / _COUNTER_SHARE
         return last_j is not None and self.counter_j < last_j - _COUNTER_SLACK_J
+
+    def counter_is_due(self) -> bool:
+        """Whether it is time for a routine look at the counter; what looks odd is reason enough without."""
+        return self._controls.time.now_s() >= self._counter_due_s
 
     def outdates(self, entry: Entry) -> bool:
         """Whether the counter, when last read, showed that the driver is younger than ``entry``."""
