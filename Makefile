@@ -5,7 +5,7 @@ VENV   := .venv
 PEERS  := .venv-peers
 BIN    := $(VENV)/bin
 
-.PHONY: help run test check bench peers format clean
+.PHONY: help run test check bench peers system format clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -20,7 +20,7 @@ run: $(VENV)/run.done  ## measure an example training job, on a virtual H200 whe
 	$(BIN)/joulewise run $$gpus --live --plot out/power.svg --record out/run.jsonl -- "$$@" \
 	&& echo "the plot is out/power.svg; replay it with: $(BIN)/joulewise top --gpu replay:out/run.jsonl"
 
-test: $(VENV)/dev.done peers  ## all tests
+test: $(VENV)/dev.done peers system  ## all tests
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup
 
 check: $(VENV)/dev.done  ## style, types, and the direction of imports
@@ -35,6 +35,12 @@ bench: $(VENV)/dev.done  ## every bench that needs no GPU, as tables
 	$(BIN)/python -m bench.control
 
 peers: $(PEERS)/done  ## other people's tools, apart from ours, that the tests run against the virtual GPUs
+
+# Real parts that some tests start, by Debian package. As root they are installed; else their tests skip.
+system:
+	@command -v systemd-analyze >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+	  && apt-get -qq update && apt-get -qq install -y --no-install-recommends systemd >/dev/null; } \
+	  || { [ "$$CI" = true ] && exit 1; echo "systemd-analyze could not be installed: its tests will be skipped" >&2; }
 
 format: $(VENV)/dev.done  ## let ruff format and sort
 	$(BIN)/ruff check --fix .

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytest_plugins = ["tests.scenario_table"]
+
 # Skips that say "does not apply here" rather than "a part is missing".
 _DOES_NOT_APPLY = re.compile(
     "this GPU has no energy counter|there is no power to compare|is no Hopper|root may always set|only root"

@@ -30,7 +30,8 @@ from collections.abc import Sequence
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-ENGINE = tuple(f"device/{name}.py" for name in ("saved", "keeper", "undo", "watch", "local", "nvml_controls"))
+_MODULES = ("saved", "keeper", "undo", "watch", "standing", "local", "rescue", "nvml_controls")
+ENGINE = tuple(f"device/{name}.py" for name in _MODULES)
 """Where every step between "save" and "give back" is."""
 
 

@@ -229,12 +229,22 @@ def test_a_gpu_on_which_nothing_can_be_set_says_so() -> None:
     assert not found.settable
 
 
-def test_mig_keeps_its_settings_from_everybody() -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_mig_is_roots_to_set_and_root_is_told_whom_it_hits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JOULEWISE_VNVML", raising=False)
     info = replace(INFO, notes=("MIG is on: power and energy are of the whole GPU",))
     found = checkup._gpu(OddGpu(info, GOOD, NO_COUNTER), mine=True, control=Control())
-    assert not found.settable
-    assert what(found, "rights").do == "turn MIG off"
+    assert found.settable is checkup.capable(21)
     assert what(found, "note").says == info.notes[0]
+    if found.settable:
+        assert what(found, "MIG").says == "is on: root may set it, but it hits all instances"
+    os.seteuid(65534)
+    try:
+        found = checkup._gpu(OddGpu(info, GOOD, NO_COUNTER), mine=True, control=Control())
+    finally:
+        os.seteuid(0)
+    assert not found.settable
+    assert "root's alone" in what(found, "rights").says
 
 
 def test_rights_are_read_from_the_capabilities(tmp_path: Path) -> None:

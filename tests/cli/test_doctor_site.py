@@ -18,8 +18,12 @@ import pytest
 
 from joulewise.cli import control
 from joulewise.cli.truths import shared
+from joulewise.daemon import grants
+from joulewise.daemon.grants import Grant
 from joulewise.daemon.rights import Seen
+from joulewise.device.lease import Owner
 from joulewise.device.node import NodeClient, RunningNode, spawn
+from joulewise.device.saved import Entry, Saved
 from joulewise.native import library_path
 from tests.daemon.running import RunningDaemon, running_daemon
 
@@ -141,8 +145,8 @@ def test_persistence_off_a_cap_of_somebodys_and_a_board_controllers_limit_each_s
     assert (persistence["ok"], "vanish" in persistence["says"]) == (None, True)
     assert "nvidia-smi -pm 1" in persistence["do"]
     (cap,) = told(answer, 1, "power cap")
-    assert cap["says"].startswith("limited to 300 W of its usual 700 W, and no lease")
-    assert "-pl 700" in cap["do"]
+    assert cap["says"] == "limited to 300 W of its usual 700 W, perhaps by joulewise: no daemon answers"
+    assert cap["do"] == "as root: first 'joulewise restore'; if it stays, 'nvidia-smi -i 1 -pl 700'"
     (held,) = told(answer, 2, "power cap")
     assert "500 W are in force, below the 700 W asked for" in held["says"]
     assert "BMC" in held["do"]
@@ -159,15 +163,47 @@ def test_a_lock_is_inferred_while_the_gpu_works_and_a_cap_or_heat_is_not_taken_f
     (lock,) = told(answer, 0, "clock lock")
     assert lock["says"].startswith("990 of 1980 MHz under load")
     assert "inferred" in lock["says"]
-    assert "-rgc" in lock["do"]
+    assert lock["do"] == "as root: first 'joulewise restore'; if it stays, 'nvidia-smi -i 0 -rgc'"
     assert told(answer, 1, "clock lock") == told(answer, 2, "clock lock") == []
 
 
-def test_mig_can_be_set_by_nobody(node: RunningNode, breaker: NodeClient) -> None:
+def test_a_cap_of_nobodys_is_called_so_where_daemon_and_files_know_nothing_of_it(
+    node: RunningNode, daemon: RunningDaemon, breaker: NodeClient
+) -> None:
+    breaker.fault(3, "foreign", power_limit_w=300.0)
+    (cap,) = told(examined(node, daemon=daemon.socket, state=daemon.state), 3, "power cap")
+    assert cap["says"].startswith("limited to 300 W of its usual 700 W, and no lease")
+    assert cap["do"] == "if it is nobody's, as root: 'nvidia-smi -i 3 -pl 700'"
+    (user,) = told(examined(node, uid=ANYONE, daemon=daemon.socket, state=daemon.state), 3, "power cap")
+    assert user["says"].endswith("perhaps by joulewise: its files are root's to read")
+    assert "first 'joulewise restore'" in user["do"]
+
+
+def test_a_lock_that_stands_is_known_for_what_it_is(tmp_path: Path) -> None:
+    with spawn("sim:h200", load="transformer") as busy, running_daemon(busy, tmp_path) as daemon:
+        with daemon.connect() as root:
+            root.stand(list(root.hello["gpus"]), {"sm_mhz": 990.0})
+        deadline_s = time.monotonic() + 20.0
+        while not told(answer := examined(busy, daemon=daemon.socket, state=daemon.state), 0, "clock lock"):
+            assert time.monotonic() < deadline_s
+    (lock,) = told(answer, 0, "clock lock")
+    assert lock["ok"] is True
+    assert "the lock of 990 MHz that 'joulewise stand' keeps" in lock["says"]
+    assert said(answer, "left behind") == []
+
+
+def test_mig_is_roots_alone_and_root_is_told_whom_it_hits(
+    node: RunningNode, daemon: RunningDaemon, breaker: NodeClient
+) -> None:
     breaker.fault(0, "mig", on=True)
-    gpu = examined(node)["gpus"][0]
-    assert not gpu["settable"]
-    assert any("MIG" in each["says"] for each in gpu["findings"] if each["what"] == "rights")
+    answer = examined(node, daemon=daemon.socket)
+    assert answer["gpus"][0]["settable"]
+    (hits,) = told(answer, 0, "MIG")
+    assert "hits all instances" in hits["says"]
+    user = examined(node, uid=ANYONE, daemon=daemon.socket, mine=(0,))
+    assert not user["gpus"][0]["settable"]
+    (why,) = told(user, 0, "rights")
+    assert "MIG" in why["says"]
 
 
 def test_two_users_on_one_gpu_make_it_read_only(node: RunningNode, daemon: RunningDaemon) -> None:
@@ -189,7 +225,7 @@ def test_root_calls_shared_what_two_users_share_and_not_what_one_has() -> None:
     assert shared(Seen((), False), uid=ANYONE) == shared(Seen(None, False), uid=ANYONE) == []
     assert shared(Seen(((10, ANYONE),), False), uid=ANYONE) == []
     (both,) = shared(Seen(((10, ANYONE), (11, OTHER)), False), uid=0)
-    assert f"uid {ANYONE}, uid {OTHER}" in both.says
+    assert both.says == f"root may set it, but it hits uid {ANYONE}, uid {OTHER}"
     (hidden,) = shared(Seen(((10, -1),), False), uid=ANYONE)
     assert "cannot be seen from here" in hidden.says
 
@@ -226,6 +262,69 @@ def test_a_cap_that_a_lease_holds_names_its_holder_and_is_no_fault(
     assert said(answer, "left behind") == []
 
 
+def test_a_limit_that_somebody_has_changed_under_a_lease_shows_what_was_set_and_what_is_there(
+    node: RunningNode, daemon: RunningDaemon, breaker: NodeClient
+) -> None:
+    with daemon.connect() as talk:
+        lease = talk.ask("take", gpus=[breaker.uuids[4]], knobs=["power_limit_w"], ttl_s=60.0)["lease"]
+        talk.ask("apply", lease=lease, setting={"power_limit_w": 500.0})
+        breaker.fault(4, "foreign", power_limit_w=600.0)
+        answer = examined(node, daemon=daemon.socket)
+    (cap,) = told(answer, 4, "power cap")
+    assert cap["ok"] is None
+    assert cap["says"].startswith(f"limited to 600 W of its usual 700 W, where a lease of uid 0 pid {os.getpid()}")
+    assert "has set 500 W: somebody else has changed it" in cap["says"]
+
+
+def test_a_grant_counts_for_what_a_user_may_set(node: RunningNode, daemon: RunningDaemon, breaker: NodeClient) -> None:
+    uuid = breaker.uuids[5]
+    made = Grant("one", ANYONE, (uuid,), None, {"power_limit_w": (400.0, 600.0)}, time.time() + 600)
+    grants.add(daemon.grants, made)
+    try:
+        answer = examined(node, uid=ANYONE, daemon=daemon.socket)
+    finally:
+        grants.remove(daemon.grants, name="one")
+    assert [gpu["settable"] for gpu in answer["gpus"]] == [False] * 5 + [True]
+    (limit,) = told(answer, 5, "power_limit_w")
+    assert limit["says"] == "can be set to 400–600, of 200–700, through the daemon"
+    (clock,) = told(answer, 5, "sm_mhz")
+    assert clock["says"].endswith("but neither a grant nor a rule lets you")
+
+
+def test_rules_of_another_site_file_count_as_the_daemon_has_them(node: RunningNode, tmp_path: Path) -> None:
+    rules = "[[rule]]\nusers = '*'\nneeds = 'nothing'\nknobs = { sm_mhz = 'any' }\n"
+    with running_daemon(node, tmp_path, site=rules) as daemon:
+        answer = examined(node, uid=ANYONE, daemon=daemon.socket)
+    assert all(gpu["settable"] for gpu in answer["gpus"])
+
+
+def test_a_socket_that_is_closed_to_us_is_called_so(node: RunningNode, tmp_path: Path) -> None:
+    for each in (tmp_path, *tmp_path.parents[:-1]):
+        if each.stat().st_uid == 0:
+            each.chmod(each.stat().st_mode | 0o055)
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    (daemon,) = said(examined(node, uid=ANYONE, daemon=closed / "daemon.sock"), "daemon")
+    assert daemon["says"].startswith(f"uid {ANYONE} may not reach the daemon's socket {closed / 'daemon.sock'}")
+    assert "ask who runs this machine" in daemon["do"]
+
+
+def test_what_is_kept_of_a_gpu_that_is_gone_can_be_forgotten(node: RunningNode, tmp_path: Path) -> None:
+    gone = "GPU-deadbeef-0000-4000-8000-000000000001"
+    saved = Saved.open(tmp_path, gone)
+    saved.save(Entry.new("power_limit_w", 700.0, Owner("lease-1", 1000, 42), 5.0))
+    saved.close()
+    (left,) = said(examined(node, state=tmp_path), "left behind")
+    assert f"{gone}, which is not there" in left["says"]
+    assert f"'joulewise restore --forget {gone}'" in left["do"]
+
+
+def test_virtual_gpus_of_somebody_else_have_a_way_out(node: RunningNode) -> None:
+    (why,) = told(examined(node, uid=ANYONE), 0, "rights")
+    assert "another user's" in why["says"]
+    assert "joulewise sim" in why["do"]
+
+
 def test_what_a_dead_daemon_left_behind_is_for_restore(node: RunningNode, breaker: NodeClient, tmp_path: Path) -> None:
     with running_daemon(node, tmp_path) as daemon:
         talk = daemon.connect()
@@ -233,7 +332,10 @@ def test_what_a_dead_daemon_left_behind_is_for_restore(node: RunningNode, breake
         lease = talk.ask("take", gpus=[uuid], knobs=["power_limit_w"], ttl_s=60.0)["lease"]
         talk.ask("apply", lease=lease, setting={"power_limit_w": 400.0})
         living = control.look({"JOULEWISE_SOCKET": "/nowhere/daemon.sock"}, daemon.state)
-        assert (living.owed, living.held) == (frozenset(), {uuid: daemon.pid})
+        assert (living.owed, living.kept[uuid].keeper) == (frozenset(), daemon.pid)
+        held = living.holder(uuid, "power_limit_w")
+        assert held is not None
+        assert held.wrote == 400.0
         daemon.kill()
         talk.close()
         answer = examined(node, daemon=daemon.socket, state=daemon.state)

@@ -1,11 +1,15 @@
 import json
 import os
 import pwd
+import subprocess
+import sys
 import time
 
 import pytest
 
 from joulewise.cli import main
+from joulewise.cli.grant import list_grants
+from joulewise.core.errors import NotPermitted
 from joulewise.daemon import grants
 from joulewise.device.node import spawn
 
@@ -110,9 +114,6 @@ def test_a_file_that_is_not_believed_is_told_by_list(grant, tmp_path):
 
 
 def test_numbers_as_slurm_gives_them_are_the_drivers(grant, virtual_nvml, environ, tmp_path):
-    import subprocess
-    import sys
-
     with spawn("sim:a100*4") as node, node.client() as client:
         seen = node.environment({**environ, "CUDA_VISIBLE_DEVICES": "3"})
         for spec, expected in (("0,2-3", (0, 2, 3)), ("nvml:1", (1,)), (client.uuids[2][:20], (2,))):
@@ -122,3 +123,64 @@ def test_numbers_as_slurm_gives_them_are_the_drivers(grant, virtual_nvml, enviro
             )
             assert ran.returncode == 0, ran.stderr
             assert json.loads(ran.stdout)["gpus"] == [client.uuids[index] for index in expected]
+
+
+def test_a_second_grant_says_that_the_first_one_stays(grant):
+    assert grant("add", "--uid", "1000", "--gpu", f"{ONE},{TWO}", "--name", "first")[2] == ""
+    assert grant("add", "--uid", "1001", "--gpu", ONE, "--name", "other")[2] == ""
+    code, _, err = grant("add", "--uid", "1000", "--gpu", TWO, "--name", "second")
+    assert (code, err.count("\n")) == (0, 1)
+    assert "uid 1000 has another grant on these GPUs (first), which stay" in err
+    _, out, err = grant("add", "--uid", "1000", "--gpu", TWO, "--name", "third", "--json")
+    assert json.loads(out)["name"] == "third"
+    assert "2 other grants on these GPUs (first, second)" in err
+
+
+def test_what_is_given_is_printed_with_its_ranges(grant):
+    _, out, _ = grant("add", "--uid", "1", "--gpu", ONE)
+    assert "what the site gives to grants (power_limit_w 50% to max, sm_mhz any, memory_mhz any)" in out
+    _, out, _ = grant("add", "--uid", "2", "--gpu", ONE, "--knob", "sm_mhz", "--knob", "power_limit_w=300..")
+    assert "sm_mhz without bounds, power_limit_w from 300 on" in out
+
+
+def test_a_range_beyond_the_hardware_is_warned_of(virtual_nvml, environ, tmp_path):
+    with spawn("sim:h200") as node, node.client() as client:
+
+        def warned(*knobs: str) -> str:
+            words = [word for knob in knobs for word in ("--knob", knob)]
+            command = [
+                "grant",
+                "add",
+                "--uid",
+                "1",
+                "--gpu",
+                "nvml:0",
+                "--name",
+                "one",
+                "--grants",
+                str(tmp_path / "g"),
+            ]
+            ran = subprocess.run(
+                [sys.executable, "-m", "joulewise", *command, *words],
+                env=node.environment(environ), capture_output=True, text=True, timeout=60,
+            )  # fmt: skip
+            assert ran.returncode == 0
+            return ran.stderr
+
+        assert warned("power_limit_w=300..700", "sm_mhz") == warned("power_limit_w=300..") == ""
+        said = warned("power_limit_w=100..900", "sm_mhz=3000..4000")
+        assert f"{client.uuids[0]}: of power_limit_w 100 to 900 it gives 200 to 700, all there is" in said
+        assert "sm_mhz 3000 to 4000 gives nothing, since it goes from 345 to 1980" in said
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody else")
+def test_a_user_who_may_not_see_grants_is_told_so_in_words(tmp_path):
+    (tmp_path / "grants").mkdir(mode=0o700)
+    os.seteuid(12345)
+    try:
+        with pytest.raises(NotPermitted) as refused:
+            list_grants(tmp_path / "grants")
+    finally:
+        os.seteuid(0)
+    assert "are root's to see; use 'sudo', or 'joulewise doctor'" in str(refused.value)
+    assert "Errno" not in str(refused.value)

@@ -72,6 +72,24 @@ def test_every_ending_is_said(each, said):
     assert came_back(each).startswith(said)
 
 
+def test_somebody_elses_value_is_said_once():
+    theirs = back(Ending.FOREIGN, after=600.0, why="somebody else has set 600: left")
+    assert came_back(theirs) == "left at 600 W, which someone else had set meanwhile"
+    unknown = back(Ending.FOREIGN, before=None, wrote=None, after=600.0, why="what was saved is unreadable")
+    assert came_back(unknown) == "left at 600 W: what was saved is unreadable"
+
+
+def test_what_was_in_force_is_said_where_it_was_less_than_what_was_written():
+    ((line, trouble),) = restored_lines(
+        [back(Ending.RESTORED, wrote=500.0)], gpus=1, effective={"GPU-1": Setting(power_limit_w=400)}
+    )
+    assert (line, trouble) == ("power limit 500 W (400 W in force), restored to 700 W", False)
+    ((same, _),) = restored_lines(
+        [back(Ending.RESTORED, wrote=500.0)], gpus=1, effective={"GPU-1": Setting(power_limit_w=500)}
+    )
+    assert "in force" not in same
+
+
 def test_every_ending_has_words():
     assert all(came_back(back(ending)) for ending in Ending)
 

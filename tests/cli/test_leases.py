@@ -1,13 +1,17 @@
 """``joulewise leases`` against a daemon in a process of its own."""
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
-from joulewise.cli import main
-from joulewise.cli.leases import lines
+from joulewise.cli.leases import every, lines
+from joulewise.core.errors import NoDaemon, NotPermitted
 from joulewise.core.knob import Setting
 from joulewise.device.node import spawn
 from joulewise.device.remote import RemoteLease
@@ -46,6 +50,7 @@ def test_who_holds_what_is_what_the_daemon_says(virtual_nvml, tmp_path, environ)
     def asked(*flags: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "joulewise", "leases", *flags]
         named = {**environ, "JOULEWISE_SOCKET": str(daemon.socket)}
+        command += ["--state", str(daemon.state)]
         return subprocess.run(command, env=named, capture_output=True, text=True, timeout=60)
 
     with spawn("sim:h200") as node, node.client() as client, running_daemon(node, tmp_path) as daemon:
@@ -62,8 +67,75 @@ def test_who_holds_what_is_what_the_daemon_says(virtual_nvml, tmp_path, environ)
         assert json.loads(asked("--json", "--socket", str(daemon.socket)).stdout) == {"leases": []}
 
 
-def test_without_a_daemon_it_says_so_in_one_line(tmp_path, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["leases", "--socket", str(tmp_path / "none.sock")])
-    assert ended.value.code == 1
-    assert capsys.readouterr().err.startswith(f"joulewise: no daemon answers on {tmp_path / 'none.sock'} (No such file")
+LOCAL = """
+import sys
+from pathlib import Path
+from joulewise.core.knob import Setting
+from joulewise.device.local import LocalLease
+from joulewise.device.nvml_controls import NvmlControls
+controls = [NvmlControls(sys.argv[1])]
+lease = LocalLease.take(controls, ["power_limit_w"], state=Path(sys.argv[2]), reason="mine", guard=False)
+lease.apply(Setting(power_limit_w=300))
+print("set", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root holds leases without a daemon")
+def test_root_sees_leases_without_the_daemon_and_what_dead_ones_left(virtual_nvml, tmp_path, environ):
+    with spawn("sim:h200") as node, node.client() as client, running_daemon(node, tmp_path, start=False) as daemon:
+        named = node.environment({**environ, "JOULEWISE_SOCKET": str(daemon.socket)})
+
+        def asked() -> list[dict[str, object]]:
+            command = [sys.executable, "-m", "joulewise", "leases", "--json", "--state", str(daemon.state)]
+            ran = subprocess.run(command, env=named, capture_output=True, text=True, timeout=60)
+            assert (ran.returncode, ran.stderr) == (0, "")
+            return json.loads(ran.stdout)["leases"]
+
+        assert asked() == []
+        argv = [sys.executable, "-c", LOCAL, client.uuids[0], str(daemon.state)]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        with subprocess.Popen(argv, env=named, **pipes) as holder:
+            assert holder.stdout.readline() == "set\n"
+            (held,) = asked()
+            assert (held["pid"], held["stage"], held["reason"]) == (holder.pid, "local", "mine")
+            assert held["settings"] == {client.uuids[0]: {"power_limit_w": 300.0}}
+            assert lines(held)[-1] == "  held without the daemon, until its process ends"
+            daemon.start()
+            assert asked() == [held]
+            daemon.stop()
+            holder.kill()
+        (left,) = asked()
+        assert (left["lease"], left["stage"]) == (held["lease"], "owed")
+        assert "joulewise restore" in lines(left)[-1]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody else")
+def test_without_a_daemon_it_says_so_in_one_line_to_those_who_may_not_read_the_files(tmp_path):
+    state = tmp_path / "state"
+    state.mkdir(mode=0o000)
+    with pytest.raises(NoDaemon) as none, as_user(12345, tmp_path):
+        every(tmp_path / "none.sock", state)
+    assert str(none.value).startswith(f"no daemon answers on {tmp_path / 'none.sock'} (")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody else")
+def test_a_socket_that_is_closed_to_us_is_not_called_absent(tmp_path):
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    with pytest.raises(NotPermitted) as refused, as_user(12345, tmp_path):
+        every(closed / "daemon.sock", tmp_path / "state")
+    assert "uid 12345 may not reach the daemon's socket" in str(refused.value)
+
+
+@contextmanager
+def as_user(uid: int, folder: Path) -> Iterator[None]:
+    """Somebody else for a while, for whom the way to ``folder`` is open."""
+    for each in (folder, *folder.parents[:-1]):
+        if each.stat().st_uid == 0:
+            each.chmod(each.stat().st_mode | 0o055)
+    os.seteuid(uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)

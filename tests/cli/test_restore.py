@@ -14,9 +14,12 @@ import pytest
 from joulewise.core.knob import Setting
 from joulewise.daemon import grants
 from joulewise.daemon.grants import Grant
+from joulewise.device.lease import Owner
 from joulewise.device.node import NodeClient, spawn
 from joulewise.device.remote import RemoteLease
+from joulewise.device.saved import Entry, Saved
 from tests.daemon.running import RunningDaemon, Words, running_daemon, until
+from tests.daemon.someone import Someone
 
 SITE_CAP_W = 650.0
 SITE = """
@@ -82,7 +85,9 @@ def test_a_living_daemon_is_asked_to_end_its_leases(stage):
     until(lambda: not lease.alive)
     assert "an administrator ended it: joulewise restore" in lease.release().why
     again = stage.restore()
-    assert (again.returncode, again.stdout) == (0, "nothing to restore; the daemon holds no such lease\n")
+    assert (again.returncode, again.stdout) == (0, "nothing to restore; no lease is held\n")
+    named = stage.restore("--gpu", "nvml:1")
+    assert (named.returncode, named.stdout) == (0, "nothing to restore; the daemon holds no such lease\n")
 
 
 def test_only_the_gpu_that_was_named(stage):
@@ -174,6 +179,12 @@ def test_a_lease_of_a_living_process_is_left_to_it(stage, tmp_path):
         assert f"{stage.uuids[0]} is in the hands of pid {holder.pid}" in ran.stderr
         assert stage.hardware()[0] == 300.0
         assert stage.restore("--gpu", stage.uuids[0]).returncode == 1
+        stage.daemon.start()
+        ran = stage.restore()
+        assert (ran.returncode, ran.stdout) == (0, "")
+        assert f"{stage.uuids[0]} is in the hands of pid {holder.pid}" in ran.stderr
+        assert stage.restore("--gpu", stage.uuids[0]).returncode == 1
+        stage.daemon.stop()
         holder.kill()
     assert stage.restore().returncode == 0
     assert stage.hardware() == (SITE_CAP_W, None)
@@ -223,9 +234,109 @@ def test_a_job_that_ends_after_the_daemon_gets_its_gpus_back(stage):
     lease.release()
 
 
+def test_a_lease_that_rests_on_the_jobs_grant_on_its_second_gpu_only_ends_with_the_job(stage):
+    stage.reset()
+    grant(stage, "10", 12345, stage.uuids[1])
+    with Someone(12345) as user:
+        user("connect", str(stage.daemon.socket))
+        lease = user.ask("take", gpus=list(stage.uuids), knobs=["power_limit_w"], ttl_s=30)["ok"]["lease"]
+        user.ask("apply", lease=lease, setting={"power_limit_w": 400})
+        other = user.ask("take", gpus=[stage.uuids[0]], knobs=["sm_mhz"], ttl_s=30)["ok"]["lease"]  # by the site's rule
+        ran = stage.restore("--job", "10")
+        assert (ran.returncode, ran.stderr) == (0, "")
+        assert [stage.words.limit_w(index) for index in range(2)] == [SITE_CAP_W] * 2  # on return
+        assert user.ask("beat", lease=lease)["error"] == "LeaseLost"
+        assert "ok" in user.ask("release", lease=other)
+
+
+def test_what_a_living_daemon_cannot_give_back_is_a_failure_until_it_can(stage):
+    stage.reset()
+    lease = stage.lease(stage.uuids[0])
+    stage.daemon.kill()
+    stage.breaker.fault(0, "unsupported", groups=["LIMIT_SET"])
+    stage.daemon.start()
+    for flags in ([], ["--gpu", stage.uuids[0]]):
+        ran = stage.restore(*flags)
+        assert (ran.returncode, ran.stdout) == (1, "")
+        assert stage.uuids[0] in ran.stderr
+        assert "the daemon goes on trying" in ran.stderr
+    assert stage.restore("--gpu", stage.uuids[1]).returncode == 0
+    told = json.loads(stage.restore("--json").stdout)
+    assert list(told["pending"]) == [stage.uuids[0]]
+    stage.breaker.clear(0)
+    until(lambda: stage.restore().returncode == 0, 30.0)
+    assert stage.words.limit_w(0) == SITE_CAP_W
+    lease.release()
+
+
+GONE = "GPU-deadbeef-0000-4000-8000-000000000001"
+
+
+@pytest.fixture
+def gone(stage) -> Iterator[str]:
+    """A GPU that was taken out while somebody had set it."""
+    stage.reset()
+    owner = Owner("lease-old-1", 1000, 42, "python")
+    with closing(Saved.open(stage.daemon.state, GONE)) as saved:
+        saved.save(Entry.new("power_limit_w", 700.0, owner, 5.0), Entry.new("sm_mhz", None, owner, 5.0))
+        saved.intend("power_limit_w", 300.0)
+        saved.stand("memory_mhz", 1593.0)
+    yield GONE
+    (stage.daemon.state / f"{GONE}.jsonl").unlink(missing_ok=True)
+
+
+def test_what_is_kept_of_a_gpu_that_is_gone_is_a_failure_with_the_daemon_alive_or_dead(stage, gone):
+    told = []
+    for _ in range(2):
+        for flags in ([], ["--gpu", gone], ["--gpu", "GPU-dead"]):
+            ran = stage.restore(*flags)
+            assert (ran.returncode, ran.stdout) == (1, "")
+            assert ran.stderr.count(f"'joulewise restore --forget {gone}'") == 1
+            told.append(ran.stderr)
+        if stage.daemon.process is not None:
+            stage.daemon.stop()
+    assert len(set(told)) == 1
+
+
+def test_what_is_kept_of_a_gpu_that_is_gone_can_be_dropped_and_is_said(stage, gone):
+    ran = stage.restore("--forget", "GPU-dead")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.splitlines() == [
+        f"{gone}: dropped power limit (set to 300 W, 700 W before) of uid 1000 pid 42 (python)",
+        f"{gone}: dropped SM clock (not set) of uid 1000 pid 42 (python)",
+        f"{gone}: dropped the standing memory clock at most 1593 MHz",
+    ]
+    assert stage.restore().returncode == 0
+    again = stage.restore("--forget", "GPU-dead")
+    assert (again.returncode, again.stdout, again.stderr.count("\n")) == (2, "", 1)
+    assert "keeps nothing of a GPU 'GPU-dead'" in again.stderr
+
+
+def test_a_file_that_cannot_be_read_can_be_dropped_too(stage, gone):
+    file = stage.daemon.state / f"{gone}.jsonl"
+    file.write_bytes(b"nonsense\n")
+    told = json.loads(stage.restore("--forget", gone, "--json").stdout)
+    assert told == {"gpu": gone, "dropped": [], "standing": {}, "damaged": True}
+    assert not file.exists()
+    for aside in stage.daemon.state.glob("*.corrupt-*"):
+        aside.unlink()
+
+
+def test_what_a_living_daemon_keeps_is_not_dropped(stage):
+    stage.reset()
+    with stage.lease(stage.uuids[0]):
+        ran = stage.restore("--forget", stage.uuids[0])
+        assert (ran.returncode, ran.stdout) == (1, "")
+        assert f"is in the hands of pid {stage.daemon.pid}" in ran.stderr
+        assert "nothing was dropped" in ran.stderr
+        assert stage.hardware()[0] == 300.0
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
+        (["--forget", "GPU-1", "--gpu", "nvml:0"], "--forget goes alone"),
+        (["--forget", ""], "keeps nothing of a GPU ''"),
         (["--gpu", "sim:h200"], "only NVIDIA GPUs of this machine can be named here"),
         (["--job", "../7"], "--job '../7' must be 1 to 100 letters"),
     ],

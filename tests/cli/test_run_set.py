@@ -49,6 +49,7 @@ class Stage:
         return subprocess.Popen(
             argv,
             env=environ,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -169,24 +170,81 @@ def test_what_someone_else_sets_meanwhile_stays_and_is_said(stage):
         stage.breaker.fault(0, "foreign", power_limit_w=250.0)
         os.kill(process.pid, signal.SIGTERM)
         _, err = process.communicate(timeout=60)
-    assert "  power limit 300 W, left at 250 W, which someone else had set meanwhile" in err
+    assert "  power limit 300 W, left at 250 W, which someone else had set meanwhile\n" in err
     assert stage.words.limit_w(0) == 250.0
+
+
+WAITS = ["sh", "-c", "echo ready; read line; exit 5"]
+
+
+def losing(stage: Stage, lose, tmp_path: Path, road: str = "daemon") -> tuple[str, str, dict]:
+    """A run that loses what it had set by ``lose``, and goes on until it has said so."""
+    stage.reset()
+    argv = command("--gpu", "nvml:0", "--set", "power_limit_w=300", "--json", str(tmp_path / "result.json"), run=WAITS)
+    with stage.start(argv, road=road) as process:
+        assert process.stdout.readline() == "ready\n"
+        lose()
+        said = process.stderr.readline()  # while the command runs
+        assert process.poll() is None
+        _, err = process.communicate("\n", timeout=60)
+    assert process.returncode == 5
+    written = json.loads((tmp_path / "result.json").read_text())
+    assert 0 <= written["set"]["held_s"] < written["duration_s"]
+    assert f"in force for the first {written['set']['held_s']:.1f} of {written['duration_s']:.1f} s only, " in err
+    return said, err, written["set"]
+
+
+def test_a_lease_that_an_admin_ends_is_said_when_it_happens_and_in_the_result(stage, tmp_path):
+    def end() -> None:
+        with stage.daemon.connect() as root:
+            (held,) = root.leases()
+            root.end(held["lease"], "maintenance")
+
+    said, err, written = losing(stage, end, tmp_path)
+    assert said.startswith("joulewise: power_limit_w=300 is no longer in force: ")
+    assert "maintenance" in said
+    assert "maintenance" in written["ended_early"]
+    assert err.count("maintenance") == 1  # once more in the summary, and not thrice
+    assert "power limit 300 W, restored to 650 W" in err
+
+
+@ROADS
+def test_what_someone_else_sets_during_a_run_is_said_when_it_happens_and_in_the_result(stage, tmp_path, road):
+    said, err, written = losing(stage, lambda: stage.breaker.fault(0, "foreign", power_limit_w=250.0), tmp_path, road)
+    assert "somebody else has set 250 W" in said
+    assert "somebody else has set 250 W" in written["ended_early"]
+    assert err.count("which someone else had set meanwhile") == 1
+
+
+def test_a_run_that_keeps_what_it_set_has_held_it_throughout(stage):
+    stage.reset()
+    _, out, err = stage.run("--set", "power_limit_w=300", "--json", "-", run=["sleep", "1"])
+    written = json.loads(out.splitlines()[-1])
+    assert (written["set"]["held_s"], written["set"]["ended_early"]) == (written["duration_s"], None)
+    assert "in force" not in err
+
+
+def test_what_a_bmc_holds_lower_is_said_as_what_was_in_force(stage):
+    stage.reset()
+    stage.breaker.fault(0, "bmc", limit_w=400.0)
+    try:
+        _, _, err = stage.run("--set", "power_limit_w=500", run=["true"])
+    finally:
+        stage.breaker.fault(0, "bmc", limit_w=None)
+    assert "  power limit 500 W (400 W in force), restored to 650 W" in err
 
 
 def test_the_command_goes_on_when_the_daemon_dies_and_the_summary_says_so(stage):
     stage.reset()
-    waits = ["sh", "-c", "echo ready; read line; exit 5"]
-    argv = command("--gpu", "nvml:0", "--set", "power_limit_w=300", run=waits)
-    environ = {**stage._environ, "JOULEWISE_SOCKET": str(stage.daemon.socket)}
-    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    with subprocess.Popen(argv, env=environ, text=True, **pipes) as process:
+    with stage.start(command("--gpu", "nvml:0", "--set", "power_limit_w=300", run=WAITS)) as process:
         assert process.stdout.readline() == "ready\n"
         stage.daemon.restart()  # killed, and started again: it gives back what the first one had set
         until(lambda: stage.hardware() == (SITE_CAP_W, None), what="everything is back")
         _, err = process.communicate("\n", timeout=60)
     assert process.returncode == 5
-    assert "power limit 300 W, whether it came back is not known" in err
-    assert "has gone" in err
+    assert "power_limit_w=300 is no longer in force: the daemon on " in err
+    assert "power limit 300 W, whether it came back is not known: see 'joulewise doctor'" in err
+    assert " s only, the daemon on " in err
 
 
 def test_a_virtual_gpu_of_our_own_is_set_without_daemon_or_root_folders(virtual_nvml, environ, tmp_path):

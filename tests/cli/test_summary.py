@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -152,4 +153,16 @@ def test_what_was_set_is_in_the_json():
             }
         ],
         "notes": ["a note"],
+        "held_s": None,
+        "ended_early": None,
     }
+
+
+def test_a_setting_that_was_lost_on_the_way_says_for_how_long_it_was_there():
+    lost = replace(held(Ending.RESTORED), held_s=3.04, ended_early="an administrator ended it: tea; take a new one")
+    lines = text(result(gpu(0), held=lost))
+    assert lines[-1] == (
+        "  power limit 300 W: in force for the first 3.0 of 10.0 s only, an administrator ended it: tea"
+    )
+    written = as_json(result(gpu(0), held=lost))["set"]
+    assert (written["held_s"], written["ended_early"]) == (3.04, "an administrator ended it: tea; take a new one")

@@ -76,6 +76,15 @@ def test_a_range_whose_end_is_between_two_steps_snaps_to_what_it_lists(value, hi
     assert choices.snap(value) in choices
 
 
+@given(st.floats(min_value=-10, max_value=110), st.floats(min_value=1, max_value=100), st.sampled_from([None, 1, 7, 15]))
+def test_at_most_is_the_highest_that_may_be_set_and_is_not_above(value, high, step):
+    for choices in (Choices(0, high, step), Choices.of([0.0, high / 3, high])):
+        found = choices.at_most(value)
+        assert found in choices
+        assert found <= max(value, choices.low)
+        assert not any(found < other <= value for other in choices.all())
+
+
 def test_between_two_values_the_lower_is_nearest():
     for choices in (Choices(0, 10, 1), Choices.of(list(range(11)))):
         assert [choices.snap(value) for value in (0.5, 1.5, 2.5)] == [0, 1, 2]

@@ -81,6 +81,8 @@ class World:
         self.grants: dict[str, tuple[tuple[str, ...], float]] = {}
         self.unsure: set[tuple[str, str]] = set()
         """Clocks that are either as they were or at their base."""
+        self.missed: set[str] = set()
+        """GPUs that were lost when a daemon started: what stands there is set again if something else is owed, too."""
         self.adrift: set[tuple[str, str]] = set()
         """Clocks whose base a reload has undone that nobody has noticed yet: set again the next time somebody looks."""
         self._baseline = baseline
@@ -97,22 +99,23 @@ class World:
         knobs: frozenset[str],
         ttl_s: float,
         party: Party | None = None,
-    ) -> str | Loan:
-        """A new loan, or why there is none. One that joins a party in vain takes it down."""
-        refusal = None
+    ) -> set[str] | Loan:
+        """A new loan, or why there is none: any of these is true. One that joins a party in vain takes it down."""
+        refusals: set[str] = set()
         if any(gpu in loan.away and loan.knobs & knobs for gpu in gpus for loan in self.loans):
-            refusal = "LeaseTaken"
+            refusals = {"LeaseTaken"}
         elif not self._may(uid, gpus):
-            refusal = "NotPermitted"
+            refusals = {"NotPermitted"}
         else:
-            for gpu in gpus:
-                # What a daemon that is dead still owes is in nobody's hands, but not free either.
-                owed = any((gpu, knob) in self.debts for knob in knobs)
-                refusal = refusal or ("LeaseTaken" if owed else "GpuLost" if gpu in self.lost else None)
-        if refusal is not None:
+            # What a daemon that is dead still owes is in nobody's hands, but not free either.
+            if any((gpu, knob) in self.debts for gpu in gpus for knob in knobs):
+                refusals.add("LeaseTaken")
+            if self.lost & set(gpus):
+                refusals.add("GpuLost")
+        if refusals:
             if party is not None:
                 self._fail(party)
-            return refusal
+            return refusals
         loan = Loan(client, uid, gpus, knobs, ttl_s, self.now_s + ttl_s, party, away=set(gpus))
         self.loans.append(loan)
         for gpu in gpus:
@@ -155,7 +158,8 @@ class World:
 
     def _needed(self, gpu: str, knobs: frozenset[str], setting: Mapping[str, float]) -> bool:
         """Whether the GPU must answer for this: clocks that are not locked and shall not be need nothing."""
-        return LIMIT in knobs or bool(setting) or any(self.debts[gpu, knob].locked for knob in knobs)
+        debts = [self.debts[gpu, knob] for knob in knobs]
+        return LIMIT in knobs or bool(setting) or any(debt.locked or debt.perhaps for debt in debts)
 
     def _set(self, gpu: str, knobs: frozenset[str], setting: Mapping[str, float]) -> None:
         here = self.hardware[gpu]
@@ -273,7 +277,7 @@ class World:
         debt = self.debts.get((gpu, knob))
         if debt is None:
             self.hardware[gpu][knob] = self.base(gpu, knob)
-        elif stood != value:
+        elif stood is not None or value is not None:
             debt.touched = True
 
     def reload(self, gpu: str) -> None:
@@ -287,7 +291,7 @@ class World:
 
     def noticed(self, gpu: str) -> None:
         """The reload is noticed: the loans there end, and what stands stands again."""
-        had_loans = [loan for loan in self.loans if gpu in loan.gpus]
+        had_loans = [loan for loan in self.loans if gpu in loan.away]
         for loan in had_loans:
             self.end(loan)
         for knob in CLOCKS:
@@ -297,11 +301,41 @@ class World:
     def answers_again(self, gpu: str) -> None:
         """A lost GPU is back: what is owed there is paid."""
         self.lost.discard(gpu)
+        if gpu in self.missed:
+            self.missed.discard(gpu)
+            self.unsure |= {(gpu, knob) for where, knob in self.standing if where == gpu}
         for loan in [loan for loan in self.loans if loan.ended]:
             self.end(loan)
         for where, knob in list(self.debts):
             if where == gpu and not any(gpu in loan.away and knob in loan.knobs for loan in self.loans):
                 self._settle(gpu, knob)
+
+    def forgive(self, owed: Iterable[tuple[str, str]], names: Iterable[str]) -> None:
+        """Drop what may have been written to a lost GPU and was not: it is neither ``owed`` nor in a listed lease.
+
+        Whether a write that a lost GPU answered with "lost" was made is the driver's secret; both are right.
+        """
+        owed, names = set(owed), set(names)
+        for loan in [loan for loan in self.loans if loan.ended and loan.name not in names]:
+            if all(self._only_perhaps(gpu, knob) for gpu in loan.away for knob in loan.knobs):
+                for gpu in sorted(loan.away):
+                    for knob in loan.knobs:
+                        self._settle(gpu, knob)
+                self.loans.remove(loan)
+        held = {(gpu, knob) for loan in self.loans for gpu in loan.away for knob in loan.knobs}
+        for gpu, knob in list(self.debts):
+            if (gpu, knob) not in held and (gpu, knob) not in owed and self._only_perhaps(gpu, knob):
+                self._settle(gpu, knob)
+
+    def _only_perhaps(self, gpu: str, knob: str) -> bool:
+        return knob != LIMIT and not self.debts[gpu, knob].touched
+
+    def orphaned(self) -> tuple[set[str], set[str]]:
+        """GPUs on which something is owed since a daemon before this one: surely, and perhaps."""
+        held = {(gpu, knob) for loan in self.loans for gpu in loan.away for knob in loan.knobs}
+        orphans = {key: debt for key, debt in self.debts.items() if key not in held}
+        surely = {gpu for (gpu, knob), debt in orphans.items() if knob == LIMIT or debt.touched}
+        return surely, {gpu for gpu, _ in orphans}
 
     def restart(self) -> None:
         """The daemon dies and another starts: every loan ends, nobody is connected, what stands stands again."""
@@ -314,6 +348,7 @@ class World:
         self.loans.clear()
         self.quiet.clear()
         self.parties.clear()
+        self.missed |= self.lost
         for (gpu, knob), value in self.standing.items():
             if gpu not in self.lost and (gpu, knob) not in self.debts:
                 self.hardware[gpu][knob] = value

@@ -45,7 +45,16 @@ def test_whatever_a_user_says_stays_inside_one_line(tmp_path_factory, fields):
 
 def test_a_long_text_is_cut(audit):
     audit.write(reason="x" * 60_000)
-    assert len(str(lines(audit.path)[0]["reason"])) == 400
+    assert 350 < len(str(lines(audit.path)[0]["reason"])) <= 400
+
+
+@pytest.mark.parametrize("text", ["\U00020000" * 256, '"' * 256, "ß" * 256, "x" * 256])
+def test_a_text_takes_no_more_room_however_its_letters_are_written(audit, text):
+    audit.write(reason=text)
+    reason = str(lines(audit.path)[0]["reason"])
+    assert len(json.dumps(reason)) <= 400
+    assert text.startswith(reason.removesuffix("…"))
+    assert reason == text or len(json.dumps(reason)) > 350
 
 
 def test_files_are_begun_anew_by_size_and_the_oldest_are_dropped(tmp_path):
@@ -126,13 +135,13 @@ def test_refusals_in_a_loop_do_not_push_out_what_was_done(tmp_path):
     now = [0.0]
     log = Audit(tmp_path / "audit.jsonl", clock=lambda: now[0])
     for _ in range(10_000):
-        assert log.write(uid=666, op="take", result="NotPermitted: no")
-    assert log.write(uid=1000, op="take", result="NotPermitted: no")
+        assert log.refuse(uid=666, op="take", result="NotPermitted: no")
+    assert log.refuse(uid=1000, op="take", result="NotPermitted: no")
     for number in range(300):
         assert log.write(uid=666, op="apply", result="ok", number=number)
         assert log.write(uid=666, op="restore", result="failed: the GPU is gone", number=number)
     now[0] = 60.0
-    assert log.write(uid=666, op="take", result="NotPermitted: no")
+    assert log.refuse(uid=666, op="take", result="NotPermitted: no")
     log.close()
     written = lines(log.path)
     assert sum(line["uid"] == 666 and line["op"] == "take" for line in written) == 101

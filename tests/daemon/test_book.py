@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulewise.core.errors import LeaseTaken, NotNow
-from joulewise.daemon.book import PARTY_S, Book, Held, Stage
+from joulewise.daemon.book import MOST_PARTIES, PARTY_S, Book, Held, Stage
 from joulewise.device.lease import Owner
 
 
@@ -128,3 +128,17 @@ def test_a_party_that_is_over_is_remembered_for_a_while_and_then_forgotten():
     party.failed = "refused"
     assert book.party(7, "job", 2, PARTY_S - 1) is party
     assert book.party(7, "job", 2, PARTY_S) is not party
+
+
+def test_a_user_begins_only_so_many_parties_and_others_none_the_less():
+    book = Book()
+    parties = [book.party(1, f"party-{number}", 2, 0.0) for number in range(MOST_PARTIES)]
+    with pytest.raises(NotNow, match="64 parties"):
+        book.party(1, "one-more", 2, 0.0)
+    assert book.party(1, "party-3", 2, 0.0) is parties[3]
+    assert book.party(2, "party-3", 2, 0.0) is not parties[3]
+    book.forget_party(parties[5])
+    book.forget_party(parties[5])
+    assert book.party(1, "one-more", 2, 0.0).name == "one-more"
+    with pytest.raises(NotNow):
+        book.party(1, "another", 2, 0.0)

@@ -39,6 +39,33 @@ def test_what_is_written_is_what_is_read(fields):
     assert Grant.of(json.loads(made.to_json()), "test") == made
 
 
+def test_a_grant_that_is_edited_in_place_is_read_again(tmp_path):
+    given = Grants(tmp_path / "grants")
+    grants.add(tmp_path / "grants", grant("one"))
+    file = tmp_path / "grants" / "one.json"
+    old = time.time() - 10
+    os.utime(file, (old, old))
+    os.utime(file.parent, (old, old))
+    time.sleep(0.15)  # until a look at the folder is relied on: times of change come in ticks
+    assert [each.uid for each in given.live()] == [1000]
+    file.write_text(grant("one", uid=2000).to_json())
+    assert [each.uid for each in given.live()] == [2000]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"name": "one", "uid": 1, "gpus": ["GPU-a"], "expires_unix_s": ' + "9" * 400 + "}", '{"gpus": ' + "[" * 100_000],
+)
+def test_a_grant_that_says_more_than_can_be_held_gives_nothing_and_is_told(tmp_path, text):
+    grants.add(tmp_path / "grants", grant("good"))
+    file = tmp_path / "grants" / "one.json"
+    file.write_text(text)
+    file.chmod(0o600)
+    given = Grants(tmp_path / "grants")
+    assert [each.name for each in given.live()] == ["good"]
+    assert len(given.problems) == 1
+
+
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
@@ -69,13 +96,11 @@ def test_a_grant_that_makes_no_sense_is_refused(fields, says):
 
 def test_a_grant_is_for_its_user_its_gpus_and_its_control_group_and_what_is_below_it():
     free, inside = grant(), grant(cgroup="/slurm/uid_1000/job_1")
-    assert free.covers(1000, (), GPU)
-    assert not free.covers(1001, (), GPU)
-    assert not free.covers(1000, (), "GPU-bb")
-    assert inside.covers(1000, ("/slurm/uid_1000/job_1",), GPU)
-    assert inside.covers(1000, ("/", "/slurm/uid_1000/job_1/step_0"), GPU)
+    assert free.holds_in(())
+    assert inside.holds_in(("/slurm/uid_1000/job_1",))
+    assert inside.holds_in(("/", "/slurm/uid_1000/job_1/step_0"))
     for elsewhere in ("/slurm/uid_1000/job_12", "/slurm/uid_1000", "/", "/x/slurm/uid_1000/job_1"):
-        assert not inside.covers(1000, (elsewhere,), GPU)
+        assert not inside.holds_in((elsewhere,))
 
 
 def test_grants_are_seen_when_added_and_gone_when_removed_or_expired(tmp_path):

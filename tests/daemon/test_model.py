@@ -13,11 +13,12 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
@@ -36,9 +37,13 @@ from joulewise.device.virtual_controls import VirtualControls
 from joulewise.model import catalog
 from tests.daemon.reference import CLOCKS, LIMIT, MEMORY, PARTY_S, SM, Loan, Party, World
 
-OPERATIONS = 100_000
+OPERATIONS, PARTS = 100_000, 4
 POLL_S = 4.0
 STALL_S, RETRY_S, MOMENT_S = 6.07, 5.0, 0.17
+NOTICED_S = 16.09
+"""A reload that changes no limit shows in the energy counter alone, which is dear to read: every 12 s on an H200."""
+MOST_PARTIES = 50
+"""That one user begins within half a minute; beyond 64 the service would say so, which is not the question here."""
 ROOT, RULED, GRANTED = 0, 1001, 1002
 BASELINE = {SM: 1500.0}
 SHM = Path("/dev/shm")
@@ -56,7 +61,7 @@ settings_ = st.fixed_dictionaries(
 )
 USERS = (ROOT, RULED, GRANTED, RULED)
 
-done = 0
+done = restarts = 0
 
 
 _identities = itertools.count(1)
@@ -104,7 +109,11 @@ class Leases(RuleBasedStateMachine):
         super().__init__()
         self.time = VirtualTime(1024.0)
         model = catalog.load("h200")
-        self.gpus = [VirtualGpu(model, time=self.time, index=index, seed=7, gain=1.0) for index in range(3)]
+        # A counter that costs nothing is looked at each time, so that the reference need not know when.
+        cheap = replace(model.sensors, counter_call_s=0.0)
+        self.gpus = [
+            VirtualGpu(model, time=self.time, index=index, seed=7, gain=1.0, sensors=cheap) for index in range(3)
+        ]
         self.time.sleep(64.0)  # the counters have something to lose
         self.uuids = [gpu.info.uuid for gpu in self.gpus]
         space = self.gpus[0].info.space
@@ -212,16 +221,33 @@ class Leases(RuleBasedStateMachine):
 
     def take_on_both(
         self, client: int, gpus: tuple[str, ...], knobs: frozenset[str], ttl_s: float, party: Party | None = None
-    ) -> None:
+    ) -> Loan | None:
         expected = self.world.take(self.people[client].identity, USERS[client], gpus, knobs, ttl_s, party)
         together = {} if party is None else {"together": {"name": party.name, "size": party.size}}
         error, answer = self.ask(client, "take", gpus=list(gpus), knobs=sorted(knobs), ttl_s=ttl_s, **together)
-        wanted = expected if isinstance(expected, str) else None
-        assert error == wanted, f"take was answered {error}, and should be {wanted}"
+        wanted = {None} if isinstance(expected, Loan) else expected
+        assert error in wanted, f"take was answered {error}, and should be {wanted}"
         if isinstance(expected, Loan):
             expected.name = answer["lease"]
             self.loans.append(expected)
             self.slots[expected] = client
+            return expected
+        return None
+
+    def apply_on_both(self, loan: Loan, setting: dict[str, float]) -> None:
+        """By its owner, of the setting what the loan covers."""
+        covered = {knob: value for knob, value in setting.items() if knob in loan.knobs}
+        expected = self.world.apply(loan.client, loan, covered, loan.gpus, self.may(loan))
+        error, _ = self.ask(self.slots[loan], "apply", lease=loan.name, setting=covered)
+        assert error == expected, f"apply was answered {error}, and should be {expected}"
+        self.end_if_astray(loan, error)
+
+    def end_if_astray(self, loan: Loan, error: str | None) -> None:
+        """An apply that fails on a lost GPU may have to end its lease: nobody can say any more what is set there."""
+        if error == "GpuLost" and not loan.ended:
+            listed = self.end(ROOT, self.begin(ROOT, "leases", counts=0))[1]["leases"]
+            if not any(lease["lease"] == loan.name and lease["stage"] == "held" for lease in listed):
+                self.world.end(loan)
 
     @rule(client=clients, numbers=some_gpus, knobs=st.sampled_from(KNOBS), ttl=st.integers(1, 60))
     def take(self, client: int, numbers: tuple[int, ...], knobs: frozenset[str], ttl: int) -> None:
@@ -231,8 +257,11 @@ class Leases(RuleBasedStateMachine):
     def join(self, client: int, number: int, knobs: frozenset[str], size: int) -> None:
         uid = USERS[client]
         open_ = [party for party in self.world.parties if party.uid == uid and not (party.failed or party.complete)]
+        begun = [party for party in self.world.parties if party.uid == uid and party.until_s > self.world.now_s]
         if open_:
             party = open_[0]
+        elif len(begun) >= MOST_PARTIES:
+            return
         else:
             party = Party(f"party-{next(self.names)}", uid, size, self.world.now_s + PARTY_S)
             self.world.parties.append(party)
@@ -250,6 +279,7 @@ class Leases(RuleBasedStateMachine):
         partly = {"gpus": list(gpus)} if some else {}
         error, answer = self.ask(client, "apply", lease=loan.name, setting=setting, **partly)
         assert error == expected, f"apply was answered {error}, and should be {expected}"
+        self.end_if_astray(loan, error)
         if error is None:
             for gpu, effective in answer["effective"].items():
                 for knob in loan.knobs:
@@ -349,7 +379,7 @@ class Leases(RuleBasedStateMachine):
         global done
         gpu = self.uuids[number]
         # A counter that has hardly begun again cannot be told from one that has begun once more.
-        if gpu in self.world.lost or self.time.now_s() - self.reloaded_s[gpu] < 30.0:
+        if gpu in self.world.lost or self.time.now_s() - self.reloaded_s[gpu] < 60.0:
             return
         done += 1
         self.reloaded_s[gpu] = self.time.now_s()
@@ -357,17 +387,13 @@ class Leases(RuleBasedStateMachine):
         self.world.reload(gpu)
         loans = [loan for loan in self.world.loans if gpu in loan.gpus and not loan.ended]
         if loans and then == "apply":
-            loan = loans[0]
-            setting = {LIMIT: limit_w, SM: 1200.0}
-            setting = {knob: value for knob, value in setting.items() if knob in loan.knobs}
-            expected = self.world.apply(loan.client, loan, setting, loan.gpus, self.may(loan))
-            assert self.ask(self.slots[loan], "apply", lease=loan.name, setting=setting)[0] == expected
+            self.apply_on_both(loans[0], {LIMIT: limit_w, SM: 1200.0})
         elif loans and then == "release":
             assert self.ask(self.slots[loans[0]], "release", lease=loans[0].name)[0] is None
             self.world.release(loans[0].client, loans[0])
         elif loans and then == "die":
             self.die(self.slots[loans[0]])
-        self.wait(POLL_S + MOMENT_S)
+        self.wait(NOTICED_S)
         self.world.noticed(gpu)
 
     @rule(number=gpu_numbers)
@@ -387,13 +413,9 @@ class Leases(RuleBasedStateMachine):
         self.gpus[self.uuids.index(gpu)].clear()
         self.world.lost.discard(gpu)
         if number % 2:
-            self.take_on_both(client, (gpu,), knobs, 45.53)
-            if self.loans and self.loans[-1] in self.world.loans and self.loans[-1].gpus == (gpu,):
-                loan = self.loans[-1]
-                setting = {LIMIT: 444.0, SM: 1200.0}
-                setting = {knob: value for knob, value in setting.items() if knob in loan.knobs}
-                expected = self.world.apply(loan.client, loan, setting, loan.gpus, self.may(loan))
-                assert self.ask(self.slots[loan], "apply", lease=loan.name, setting=setting)[0] == expected
+            loan = self.take_on_both(client, (gpu,), knobs, 45.53)
+            if loan is not None:
+                self.apply_on_both(loan, {LIMIT: 444.0, SM: 1200.0})
         self.world.answers_again(gpu)
         self.wait(RETRY_S + MOMENT_S)
 
@@ -422,8 +444,8 @@ class Leases(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        global done
-        done += 1
+        global done, restarts
+        done, restarts = done + 1, restarts + 1
         for saved in self.open:
             saved.close()
         self.open.clear()
@@ -448,24 +470,41 @@ class Leases(RuleBasedStateMachine):
         self.world.unsure.clear()
 
         listed = self.end(ROOT, self.begin(ROOT, "leases", counts=0))[1]["leases"]
-        assert {lease["lease"] for lease in listed} == {loan.name for loan in self.world.loans}
+        names = {lease["lease"] for lease in listed if lease["stage"] != "owed"}
+        left = [lease for lease in listed if lease["stage"] == "owed"]
+        self.world.forgive(((gpu, knob) for lease in left for gpu in lease["gpus"] for knob in lease["knobs"]), names)
+        known = {loan.name for loan in self.world.loans}
+        assert names == known, f"leases are {names}, and should be {known}"
+        # What a daemon that is dead still owes is listed too, and is no lease that somebody holds.
+        owed = {gpu for lease in left for gpu in lease["gpus"]}
+        surely, perhaps = self.world.orphaned()
+        assert surely <= owed <= perhaps, f"{owed} is owed, and should be {surely} to {perhaps}"
         assert [someone.pending for someone in self.people] == [0] * len(self.people), "somebody waits for an answer"
-        assert not any(someone.answers for someone in self.people)
+        unasked = [someone.answers for someone in self.people if someone.answers]
+        assert not unasked, f"somebody was answered who had not asked: {unasked}"
 
 
 @pytest.mark.slow
-def test_a_hundred_thousand_operations_diverge_nowhere_from_the_reference(scenario: Any) -> None:
-    shown = scenario("R13", "random operations (stateful) against a reference", criterion="10^5, no divergence or leak")
-    steps = 250
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
-        Leases,
-        settings=settings(
-            max_examples=int(os.environ.get("MODEL_EXAMPLES", "20")),
-            stateful_step_count=steps,
-            deadline=None,
-            database=None,
-            phases=[Phase.generate, Phase.shrink],
-            suppress_health_check=list(HealthCheck),
-        ),
+@pytest.mark.parametrize("part", range(PARTS))
+def test_a_hundred_thousand_operations_diverge_nowhere_from_the_reference(part: int, scenario: Any) -> None:
+    what = f"random operations (stateful) against a reference, part {part + 1} of {PARTS}"
+    shown = scenario(
+        "R13", what, criterion=f"{OPERATIONS:,} in all: no divergence, no leaked lease, journal consistent"
     )
-    shown.saw(f"{done} operations, none diverged")
+    begun, replayed = done, restarts
+    for again in itertools.count():
+        # Seeded, so that everybody sees the same histories; JOULEWISE_SEED shows others.
+        run_state_machine_as_test(  # type: ignore[no-untyped-call]
+            seed(f"{os.environ.get('JOULEWISE_SEED', '')}/{part}/{again}")(Leases),
+            settings=settings(
+                max_examples=20,
+                stateful_step_count=400,
+                deadline=None,
+                database=None,
+                phases=[Phase.generate, Phase.shrink],
+                suppress_health_check=list(HealthCheck),
+            ),
+        )
+        if done - begun >= OPERATIONS / PARTS:
+            break
+    shown.saw(f"{done - begun:,} operations, {restarts - replayed:,} restarts with replay: none diverged")

@@ -28,7 +28,6 @@ def test_without_a_manager_nothing_is_said_and_nothing_fails(tmp_path: Path):
         notify = Notify(environ)
         notify.ready()
         notify.alive()
-        notify.status("well")
         notify.stopping()
         assert notify.watchdog_s is None
 
@@ -38,8 +37,6 @@ def test_the_manager_hears_how_it_goes(manager: tuple[socket.socket, str]):
     notify = Notify({"NOTIFY_SOCKET": path})
     notify.ready()
     assert sock.recv(100) == f"READY=1\nMAINPID={os.getpid()}".encode()
-    notify.status("8 GPUs")
-    assert sock.recv(100) == b"STATUS=8 GPUs"
 
 
 def test_an_abstract_socket_is_found():

@@ -103,6 +103,46 @@ def test_only_the_named_gpus_are_given_back_and_clocks_go_to_the_baseline(daemon
     repair(daemon)
 
 
+def test_without_the_sites_rules_clocks_go_to_the_baseline_that_the_daemon_knew(
+    node: RunningNode, words: Words, tmp_path: Path
+):
+    with running_daemon(node, tmp_path / "site", site='[baseline."*"]\nsm_mhz = 1500\n') as daemon:
+        modify_and_kill(daemon)
+        given = repair(daemon)["given"]
+        assert {each["ending"] for each in given if each["knob"] == "sm_mhz"} == {"baseline"}
+        lock = words.sm_lock(0)
+    assert lock is not None
+    assert lock[1] == 1500
+
+
+def test_an_unreadable_file_stays_owed_until_the_gpu_is_back_and_its_clocks_are_free(
+    daemon: RunningDaemon, words: Words
+):
+    uuids = modify_and_kill(daemon)
+    path = daemon.state / f"{uuids[0]}.jsonl"
+    raw = bytearray(path.read_bytes())
+    raw[30] ^= 1
+    path.write_bytes(raw)
+    with daemon.node.client() as client:
+        client.fault(0, "lost")
+        for environ in (None, dict(os.environ)):  # a GPU that is lost, and none to be had at all
+            given = repair(daemon, gpus=[uuids[0]], environ=environ)["given"]
+            assert "failed" in {each["ending"] for each in given}
+            assert all("unreadable" in each["why"] for each in given)
+        client.clear(0)
+    given = repair(daemon)["given"]
+    assert [(each["knob"], each["ending"]) for each in given if each["gpu"] == uuids[0]] == [
+        ("sm_mhz", "reset"),
+        ("memory_mhz", "reset"),
+        ("power_limit_w", "foreign"),
+    ]
+    assert words.sm_lock(0) is None
+    assert path.with_name(f"{path.name}.corrupt-1").read_bytes() == raw
+    assert repair(daemon) == {"given": [], "held": []}
+    with daemon.node.client() as client:
+        client.fault(0, "foreign", power_limit_w=700.0)  # left as it was: ours, but nobody can know
+
+
 def test_a_live_daemons_gpus_are_left_to_it(daemon: RunningDaemon, words: Words):
     with daemon.node.client() as client:
         uuids = client.uuids

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulewise.core.errors import NotPermitted, OutOfRange, Unsupported
-from joulewise.core.knob import Choices, Setting, Space
+from joulewise.core.knob import Choices, Space
 from joulewise.daemon import site
 from joulewise.daemon.grants import Grant
 from joulewise.daemon.policy import ANY, HALF, Bound, Policy, Range, Rule
@@ -50,11 +50,10 @@ def test_by_default_whoever_alone_uses_a_gpu_may_set_it_from_half_of_its_default
 
 
 def test_a_look_is_asked_for_only_where_it_matters():
-    with pytest.raises(NeedsLook):
-        ask(seen=None)
-    assert ask(Policy(rules=()), grant(), seen=None).because == "grant g"
-    assert ask(Policy(rules=(Rule(needs="nothing"),)), seen=None).because == "rule 1 of the site"
-    with pytest.raises(NotPermitted):
+    for policy, grants in ((USUAL, []), (Policy(rules=()), [grant()]), (Policy(rules=(Rule(needs="nothing"),)), [])):
+        with pytest.raises(NeedsLook):
+            ask(policy, *grants, seen=None)
+    with pytest.raises(NotPermitted):  # whatever runs there
         ask(Policy(rules=()), seen=None)
 
 
@@ -67,7 +66,6 @@ def test_a_look_is_asked_for_only_where_it_matters():
         (Seen(((7, ALICE), (8, 0)), mig=False), "shared with uid 0"),
         (Seen(((7, ALICE), (8, -1)), mig=False), "shared with a user not known"),
         (Seen(None, mig=False), "the driver does not say whose processes"),
-        (Seen(((7, ALICE),), mig=True), "MIG slices"),
     ],
 )
 def test_a_gpu_that_is_not_the_users_alone_is_refused_with_the_reason_and_the_way_out(seen, why):
@@ -75,6 +73,28 @@ def test_a_gpu_that_is_not_the_users_alone_is_refused_with_the_reason_and_the_wa
         ask(seen=seen)
     assert why in str(refused.value)
     assert f"joulewise grant add --uid {ALICE} --gpu {GPU}" in str(refused.value)
+
+
+@pytest.mark.parametrize("seen", [Seen(((7, BOB),), mig=False), Seen(((7, ALICE), (8, -1)), mig=False)])
+def test_a_grant_holds_on_a_shared_gpu_only_if_it_says_so(seen):
+    with pytest.raises(NotPermitted, match=r"shared with .* so it can be read only; .* --shared"):
+        ask(Policy(rules=()), grant(), seen=seen)
+    assert ask(Policy(rules=()), grant(shared=True), seen=seen).because == "grant g"
+
+
+def test_a_gpu_cut_into_slices_is_for_root_alone():
+    sliced = Seen(((7, ALICE),), mig=True)
+    for policy, grants in ((USUAL, []), (USUAL, [grant(shared=True)]), (Policy(rules=(Rule(needs="nothing"),)), [])):
+        with pytest.raises(NotPermitted, match=r"MIG slices.*only root"):
+            ask(policy, *grants, seen=sliced)
+    assert ask(uid=0, seen=sliced).because == "root"
+
+
+def test_a_refusal_names_the_grants_that_come_near():
+    with pytest.raises(NotPermitted, match="grant g is for control group /slurm/job_2, where your process is not"):
+        ask(USUAL, grant(cgroup="/slurm/job_2"), seen=NOBODYS)
+    with pytest.raises(NotPermitted, match="grant g does not name sm_mhz"):
+        ask(Policy(rules=()), grant(knobs={"power_limit_w": (300.0, 600.0)}))
 
 
 def test_a_uid_that_the_kernel_cannot_name_owns_no_process():
@@ -90,7 +110,7 @@ def test_a_grant_comes_before_rules_and_needs_no_process():
 
 
 def test_a_grant_without_knobs_gives_what_the_site_says():
-    assert ask(Policy(rules=()), grant(), seen=None).ranges["power_limit_w"] == (300, 700)
+    assert ask(Policy(rules=()), grant(), seen=NOBODYS).ranges["power_limit_w"] == (300, 700)
     meagre = Policy(rules=(), granted={"power_limit_w": Range(Bound(500), Bound()), "sm_mhz": None})
     assert ask(meagre, grant(), knobs=("power_limit_w",)).ranges == {"power_limit_w": (500, 700)}
     with pytest.raises(NotPermitted, match="no rule of the site names you"):
@@ -107,7 +127,7 @@ def test_someone_elses_grant_another_gpus_and_another_jobs_give_nothing():
 def test_knobs_are_decided_one_by_one_and_the_first_grant_to_end_bounds_the_whole():
     first = grant("first", knobs={"power_limit_w": (300.0, 600.0)}, expires_unix_s=9000.0)
     second = grant("second", knobs={"sm_mhz": (1000.0, 1980.0)}, expires_unix_s=8000.0)
-    allowed = ask(Policy(rules=()), first, second, seen=None)
+    allowed = ask(Policy(rules=()), first, second, seen=NOBODYS)
     assert allowed.ranges == {"power_limit_w": (300, 600), "sm_mhz": (1000, 1980)}
     assert (allowed.until_unix_s, set(allowed.grants)) == (8000.0, {"first", "second"})
     mixed = ask(Policy(), first)
@@ -131,7 +151,7 @@ def test_the_first_rule_that_names_user_gpu_and_knob_decides():
     assert ask(policy, knobs=("sm_mhz",)).because == "rule 4 of the site"
     with pytest.raises(NotPermitted, match="rule 1 of the site forbids it"):
         ask(policy, uid=BOB, knobs=("sm_mhz",))
-    assert ask(policy, gids=frozenset({50}), knobs=("power_limit_w",), seen=None).ranges["power_limit_w"][0] == 200
+    assert ask(policy, gids=frozenset({50}), knobs=("power_limit_w",)).ranges["power_limit_w"][0] == 200
     with pytest.raises(NotPermitted, match="rule 3"):
         ask(policy, gpu="GPU-bb", knobs=("power_limit_w",))
 
@@ -150,12 +170,13 @@ def test_a_knob_that_the_gpu_lacks_and_a_range_that_it_cannot_do_are_told():
 
 def test_values_are_checked_against_what_was_allowed():
     allowed = ask()
-    allowed.check(Setting(power_limit_w=300, sm_mhz=345), gpu=GPU)
+    allowed.check("power_limit_w", 300, gpu=GPU)
+    allowed.check("sm_mhz", 345, gpu=GPU)
     for low in (299.999, 700.001, float("nan"), -1.0, float("inf")):
         with pytest.raises(OutOfRange, match="outside the 300–700 that you may set"):
-            allowed.check(Setting(power_limit_w=low), gpu=GPU)
+            allowed.check("power_limit_w", low, gpu=GPU)
     with pytest.raises(OutOfRange, match="not part of your lease"):
-        allowed.check(Setting(memory_mhz=1000), gpu=GPU)
+        allowed.check("memory_mhz", 1000, gpu=GPU)
 
 
 uids = st.sampled_from([ALICE, BOB, 3000])
@@ -177,6 +198,7 @@ given_grants = st.builds(
     cgroup=st.sampled_from([None, "/job_1", "/job_2"]),
     knobs=st.one_of(st.none(), st.dictionaries(st.sampled_from(["power_limit_w", "sm_mhz"]), spans)),
     expires_unix_s=st.floats(1, 1e6),
+    shared=st.booleans(),
 )
 looks = st.builds(
     Seen, st.one_of(st.none(), st.lists(st.tuples(st.integers(1, 9), uids), max_size=3).map(tuple)), st.booleans()
@@ -192,10 +214,13 @@ def test_nobody_gets_more_than_hardware_grants_and_rules_give_together(policy, g
     except NotPermitted:
         return
     assert set(allowed.ranges) == asking.knobs
-    alone = not seen.mig and bool(seen.processes) and {owner for _, owner in seen.processes or ()} == {uid}
+    assert not seen.mig
+    owners = {owner for _, owner in seen.processes or ()}
+    alone = owners == {uid}
     for knob, (low, high) in allowed.ranges.items():
         assert SPACE.knobs[knob].low <= low <= high <= SPACE.knobs[knob].high
         mine = [each for each in grants if each.uid == uid and GPU in each.gpus and each.cgroup in (None, "/job_1")]
+        mine = [each for each in mine if each.shared or not owners - {uid}]
         sources = [each.knobs.get(knob) if each.knobs is not None else (0.0, 9e9) for each in mine]
         for rule in policy.rules:
             named = rule.users is None or uid in rule.users or gids & rule.groups
@@ -221,4 +246,4 @@ def test_asking_before_the_look_never_gives_another_answer_than_after_it(policy,
 
 def test_the_ranges_of_a_site_file_reach_the_decision():
     policy = site.parse('[[rule]]\nusers = [1000]\nneeds = "nothing"\nknobs = { power_limit_w = ["75%", 650] }')
-    assert ask(policy, knobs=("power_limit_w",), seen=None).ranges == {"power_limit_w": (450, 650)}
+    assert ask(policy, knobs=("power_limit_w",)).ranges == {"power_limit_w": (450, 650)}

@@ -395,3 +395,117 @@ def test_a_stopped_daemon_that_goes_on_serves_again(daemon: RunningDaemon):
         client._sock.sendall(wire.line({"id": 77, "op": "hello"}))
         daemon.signal(signal.SIGCONT)
         assert client._next_line()["id"] == 77
+
+
+# -- fair shares
+
+FLOOD = r"""
+import os, resource, socket, sys
+path, line = sys.argv[1:]
+if line == "long":
+    line = '{"id":1,"op":"x","a":[' + "1," * 30000 + "1]}"
+resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
+os.setgroups([]); os.setgid(12345); os.setuid(12345)
+crowd = [socket.socket(socket.AF_UNIX) for _ in range(200)]
+for sock in crowd:
+    sock.connect(path)
+while True:
+    for sock in crowd:
+        sock.sendall(line.encode() + b"\n")
+    print("go", flush=True)
+    for sock in crowd:
+        while not sock.recv(65536).endswith(b"\n"):
+            pass
+"""
+
+
+@pytest.mark.parametrize("line", ["long", '{"id":1,"op":"gpus"}'], ids=["long lines", "valid questions"])
+def test_one_users_flood_leaves_others_their_share(
+    daemon: RunningDaemon, words: Words, uuids: tuple[str, ...], line: str
+):
+    with (
+        subprocess.Popen(
+            [sys.executable, "-c", FLOOD, str(daemon.socket), line], stdout=subprocess.PIPE, text=True
+        ) as crowd,
+        daemon.connect() as fair,
+    ):
+        try:
+            assert crowd.stdout is not None
+            assert crowd.stdout.readline() == "go\n"
+            name = fair.ask("take", gpus=[uuids[0]], knobs=LIMIT, ttl_s=60)["lease"]
+            fair.ask("apply", lease=name, setting={"power_limit_w": 400})
+            took_s = []
+            for _ in range(21):
+                asked_s = time.monotonic()
+                fair.ask("beat", lease=name)
+                took_s.append(time.monotonic() - asked_s)
+            # A round of the whole crowd's long lines takes more than half a second.
+            assert sorted(took_s)[10] < 0.1
+            assert crowd.poll() is None
+        finally:
+            crowd.kill()
+    until(lambda: words.limit_w(0) == 700, 5.0)
+
+
+def test_a_file_that_is_no_socket_is_not_removed_for_one(node: RunningNode, tmp_path: Path):
+    with running_daemon(node, tmp_path / "d", start=False) as daemon:
+        daemon.socket.write_text("precious")
+        with pytest.raises(AssertionError, match=r"ended with 2: .*is no socket"):
+            daemon.start()
+        assert daemon.socket.read_text() == "precious"
+
+
+def test_a_daemon_that_is_told_nonsense_exits_with_2(node: RunningNode, tmp_path: Path):
+    with (
+        running_daemon(node, tmp_path / "d", site="no_such_key = 1\n", start=False) as daemon,
+        pytest.raises(AssertionError, match="ended with 2"),
+    ):
+        daemon.start()
+
+
+def test_a_fault_in_a_file_of_the_site_ends_no_lease(node: RunningNode, tmp_path: Path, words: Words):
+    with running_daemon(node, tmp_path / "d", site=f"poll_s = 0.1\n{SITE}") as daemon, daemon.connect() as client:
+        uuid = client.hello["gpus"][0]
+        name = client.ask("take", gpus=[uuid], knobs=LIMIT, ttl_s=60)["lease"]
+        client.ask("apply", lease=name, setting={"power_limit_w": 400})
+        long = "9" * 400
+        grant = daemon.grants / "one.json"
+        grant.write_text(f'{{"name": "one", "uid": 1, "gpus": ["{uuid}"], "expires_unix_s": {long}}}')
+        grant.chmod(0o600)
+        until(lambda: len(client.status()["problems"]) == 1)
+        for site in (f"poll_s = {long}\n", "rule = " + "[" * 100_000):
+            said = len(daemon.stderr())
+            daemon.write_site(site)
+            daemon.hang_up()
+            until(lambda said=said: "the rules of before stay" in daemon.stderr()[said:])  # type: ignore[misc]
+        assert "ttl_s" in client.ask("beat", lease=name)
+        assert words.limit_w(0) == 400
+
+
+def test_a_daemon_that_could_not_give_all_back_lists_it_and_says_so_at_its_end(
+    node: RunningNode, tmp_path: Path, words: Words, uuids: tuple[str, ...]
+):
+    with node.client() as faults, running_daemon(node, tmp_path / "d") as daemon:
+        lease = RemoteLease.take(uuids, LIMIT, socket=daemon.socket)
+        lease.apply(Setting(power_limit_w=444))
+        daemon.kill()
+        lease.release()
+        faults.fault(0, "unsupported", groups=["LIMIT_SET"])
+        faults.fault(1, "lost")
+        try:
+            daemon.start()
+            with daemon.connect() as root:
+                assert root.hello["gpus"] == [uuids[0]]
+                (owed,) = root.leases()
+                assert (owed["stage"], owed["lease"], sorted(owed["gpus"])) == ("owed", lease.name, sorted(uuids))
+                assert root.status()["owed"] == 2
+            assert daemon.stop() == 1
+            assert daemon.stderr().count("could not be given back") == 2
+            faults.clear(0)
+            faults.clear(1)
+            daemon.start()
+            assert daemon.stop() == 0
+        finally:
+            faults.clear(0)
+            faults.clear(1)
+        assert (words.limit_w(0), words.limit_w(1)) == (700, 700)

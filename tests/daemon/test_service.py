@@ -5,6 +5,7 @@ Random histories against a reference are in test_model; here each promise has it
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import time as clock
@@ -14,11 +15,13 @@ from typing import Any
 
 import pytest
 
+from joulewise.core.errors import GpuLost
 from joulewise.core.knob import Setting
 from joulewise.core.timeline import VirtualTime
 from joulewise.daemon.audit import Audit
+from joulewise.daemon.book import MOST_PARTIES, Held
 from joulewise.daemon.grants import Grant, Grants, add, remove
-from joulewise.daemon.policy import PaceLimits, Policy, Rule
+from joulewise.daemon.policy import Bound, PaceLimits, Policy, Range, Rule
 from joulewise.daemon.rights import Seen
 from joulewise.daemon.service import LOOK_AGAIN_S, Service
 from joulewise.daemon.station import LATE_S, Station
@@ -105,6 +108,7 @@ class House:
         self.grants = Grants(folder / "grants", now=self.unix_s)
         self.saved: list[Saved] = []
         self.seen: dict[str, Seen] = {}
+        self.glimpse: Callable[[str], Seen | None] = lambda uuid: None
         self.start()
 
     def unix_s(self) -> float:
@@ -156,7 +160,7 @@ class _LookedAt(Station):
         self._house = house
 
     def look_who(self, _: Controls) -> Seen:
-        return self._house.seen.get(self.uuid, Seen((), False))
+        return self._house.glimpse(self.uuid) or self._house.seen.get(self.uuid, Seen((), False))
 
 
 @pytest.fixture
@@ -767,3 +771,356 @@ def test_settings_snap_and_unknown_gpus_are_none(house: House):
     assert root.ask("quiet", gpus=["GPU-x"], for_s=1)["error"] == "NoGpu"
     lease = root.hold(knobs=(SM,))
     assert root.apply(lease, sm_mhz=1207)["effective"][house.uuids[0]] == dict(Setting(sm_mhz=1200))
+
+
+# -- what was owed before we came
+
+
+def test_what_cannot_be_given_back_at_the_start_is_listed_and_counted_until_it_is(house: House):
+    alice = Person(house, ALICE)
+    lease = alice.hold(0, 1, reason="sweep")
+    alice.apply(lease, power_limit_w=400)
+    house.die()
+    for gpu in house.gpus[:2]:
+        gpu.fault(lost=True)
+    house.start()
+    root = Person(house)
+    (owed,) = root.ask("leases")["leases"]
+    assert (owed["lease"], owed["stage"], owed["uid"], owed["reason"]) == (lease, "owed", ALICE, "sweep")
+    assert (owed["gpus"], owed["knobs"]) == (house.uuids[:2], [LIMIT])
+    assert owed["settings"] == {uuid: {LIMIT: 400.0} for uuid in house.uuids[:2]}
+    assert root.ask("status")["owed"] == 2
+    assert not house.service.restored
+    house.pass_s(60)
+    assert len(house.audited(op="replay")) == 2  # the same failure again is no news
+    assert [each["ending"] for each in root.ask("end", lease=lease)["restored"]] == ["failed", "failed"]
+    house.gpus[0].fault(lost=False)
+    assert [each["ending"] for each in root.ask("end", lease=lease)["restored"]] == ["restored", "failed"]
+    house.gpus[1].fault(lost=False)
+    house.pass_s(6)
+    assert root.ask("leases")["leases"] == []
+    assert root.ask("status")["owed"] == 0
+    assert house.service.restored
+    assert house.limits_w() == [700, 700, 700]
+
+
+def test_a_stop_with_something_owed_tries_once_more_and_does_not_say_that_all_is_back(house: House):
+    root = Person(house)
+    root.apply(root.hold(), power_limit_w=400)
+    house.die()
+    house.gpus[0].fault(lost=True)
+    house.start()
+    house.service.stop()
+    house.executor.deliver()
+    assert (house.service.idle, house.service.restored) == (True, False)
+    house.gpus[0].fault(lost=False)
+    house.service.stop()
+    house.executor.deliver()
+    assert (house.service.idle, house.service.restored) == (True, True)
+    assert house.limits_w() == [700, 700, 700]
+
+
+def test_what_is_owed_on_a_gpu_that_is_not_there_is_listed(house: House):
+    house.service.owe("GPU-away", [], "the GPU has not answered yet")
+    root = Person(house)
+    (owed,) = root.ask("leases")["leases"]
+    assert (owed["gpus"], owed["stage"], owed["why"]) == (["GPU-away"], "owed", "the GPU has not answered yet")
+    assert root.ask("status")["owed"] == 1
+    assert not house.service.restored
+
+
+def test_a_restore_that_is_tried_again_leaves_the_next_owner_alone(house: House):
+    alice, bob = Person(house, ALICE), Person(house, BOB)
+    house.die()
+    local = Saved.open(house.folder / "state", house.uuids[0])  # a process of root's own has the first GPU
+    house.start()
+    house.executor.hold(house.uuids[1])
+    alice.begin("take", gpus=house.uuids[:2], knobs=[LIMIT], ttl_s=30)
+    house.executor.deliver()
+    house.service.gone(alice, "died")  # while the first GPU has refused and the second has not answered
+    house.executor.deliver()
+    local.close()
+    house.executor.let_go(house.uuids[1])
+    house.executor.deliver()
+    lease = bob.hold(0)
+    bob.apply(lease, power_limit_w=400)
+    house.pass_s(12)
+    assert house.limits_w()[0] == 400
+    assert "effective" in bob.apply(lease, power_limit_w=410)
+    assert bob.ask("release", lease=lease)["restored"][0]["ending"] == "restored"
+
+
+# -- applies that fail
+
+
+class _Fragile:
+    """Controls of a GPU that is lost in the midst of writing a limit: it is written, and nothing can be read again."""
+
+    def __init__(self, gpu: VirtualGpu) -> None:
+        self.breaks = False
+        self._gpu = gpu
+        self._controls = VirtualControls(gpu)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._controls, name)
+
+    def write(self, knob: str, value: float) -> None:
+        self._controls.write(knob, value)
+        if self.breaks and knob == LIMIT:
+            self._gpu.fault(lost=True)
+            raise GpuLost("it fell off the bus while the limit was written")
+
+
+def test_an_apply_that_fails_and_cannot_go_back_ends_the_lease(house: House):
+    house.die()
+    fragile = house.controls[0] = _Fragile(house.gpus[0])  # type: ignore[call-overload]
+    house.start()
+    root = Person(house)
+    lease = root.hold(0, 1, knobs=(LIMIT, SM))
+    root.apply(lease, power_limit_w=500, sm_mhz=1500)
+    fragile.breaks = True
+    said = root.apply(lease, power_limit_w=400, sm_mhz=1200)
+    assert (said["error"], "going back failed" in said["message"]) == ("GpuLost", True)
+    assert root.ask("beat", lease=lease)["error"] == "LeaseLost"
+    fragile.breaks = False
+    house.gpus[0].fault(lost=False)
+    house.pass_s(6)
+    assert house.limits_w() == [700, 700, 700]
+    assert house.ceiling_mhz() is None
+    assert root.ask("leases")["leases"] == []
+
+
+def test_an_apply_that_fails_and_goes_back_leaves_the_lease(house: House):
+    root = Person(house)
+    limits, clocks = root.hold(0, 1), root.hold(0, 1, knobs=(SM,))
+    root.apply(limits, power_limit_w=500)
+    root.apply(clocks, sm_mhz=1500)
+    house.gpus[0].fault(lost=True)
+    assert root.apply(limits, power_limit_w=400)["error"] == "GpuLost"
+    assert root.apply(clocks, sm_mhz=1200)["error"] == "GpuLost"
+    house.gpus[0].fault(lost=False)
+    assert house.limits_w() == [500, 500, 700]
+    assert (house.ceiling_mhz(0), house.ceiling_mhz(1)) == (1500, 1500)
+    for lease in (limits, clocks):
+        assert "ttl_s" in root.ask("beat", lease=lease)
+
+
+def test_nothing_can_be_applied_before_the_lease_is_answered(house: House):
+    root = Person(house)
+    name = root.hold(1).rpartition("-")
+    house.executor.hold(house.uuids[0])
+    number = root.begin("take", gpus=house.uuids[:1], knobs=[LIMIT], ttl_s=30)
+    guessed = f"{name[0]}-{int(name[2]) + 1}"
+    assert root.apply(guessed, power_limit_w=400)["error"] == "NotNow"
+    house.executor.let_go(house.uuids[0])
+    house.executor.deliver()
+    assert root.answer(number)["lease"] == guessed
+    assert "effective" in root.apply(guessed, power_limit_w=400)
+
+
+# -- rights that change
+
+
+def test_a_rule_that_has_become_narrower_ends_the_lease_that_has_gone_farther(house: House):
+    alice, bob = Person(house, ALICE), Person(house, BOB)
+    near, far = alice.hold(0), bob.hold(1)
+    alice.apply(near, power_limit_w=650)
+    bob.apply(far, power_limit_w=500)
+    narrow = Rule(needs="nothing", knobs={LIMIT: Range(low=Bound(600.0))})
+    house.service.set_policy(Policy(rules=(narrow,), pace=PaceLimits(1e6, 1e6)))
+    house.executor.deliver()
+    assert house.limits_w() == [650, 700, 700]
+    assert bob.ask("beat", lease=far)["error"] == "LeaseLost"
+    assert "600" in bob.events[0]["says"]
+    assert alice.apply(near, power_limit_w=599)["error"] == "OutOfRange"
+    assert "effective" in alice.apply(near, power_limit_w=600)
+
+
+def test_a_rule_that_becomes_narrower_while_an_apply_is_under_way_holds_for_it_too(house: House):
+    alice = Person(house, ALICE)
+    lease = alice.hold(0)
+    number = alice.begin("apply", lease=lease, setting={LIMIT: 500})
+    narrow = Rule(needs="nothing", knobs={LIMIT: Range(low=Bound(600.0))})
+    house.service.set_policy(Policy(rules=(narrow,)))
+    house.executor.deliver()
+    assert "effective" in alice.answer(number)
+    assert alice.ask("beat", lease=lease)["error"] == "LeaseLost"
+    assert house.limits_w() == [700, 700, 700]
+
+
+def test_the_end_of_a_grant_is_seen_when_it_comes_however_rarely_one_looks(make: Callable[[Policy], House]):
+    house = make(Policy(rules=(), pace=PaceLimits(1e6, 1e6), poll_s=50.0, ttl_most_s=1000.0))
+    alice = Person(house, ALICE)
+    add(house.folder / "grants", Grant("brief", ALICE, (house.uuids[0],), None, None, house.unix_s() + 20.0))
+    alice.apply(alice.hold(0, ttl_s=200), power_limit_w=400)
+    house.pass_s(19)
+    assert house.limits_w()[0] == 400
+    house.pass_s(2)
+    assert house.limits_w()[0] == 700
+
+
+def test_somebody_who_is_seen_only_once_ends_nothing(make: Callable[[Policy], House]):
+    house = make(Policy(pace=PaceLimits(1e6, 1e6)))
+    gpu = house.uuids[0]
+    house.seen[gpu] = Seen(((7, ALICE),), False)
+    alice = Person(house, ALICE)
+    lease = alice.hold()
+    shown = iter([Seen(((7, ALICE), (8, -1)), False)])
+    house.glimpse = lambda uuid: next(shown, None) if uuid == gpu else None
+    house.pass_s(LOOK_AGAIN_S + 2)
+    assert next(shown, None) is None
+    assert "ttl_s" in alice.ask("beat", lease=lease)
+
+
+def test_a_lease_tells_all_the_grants_it_rests_on(make: Callable[[Policy], House]):
+    one_rule = Rule(users=frozenset({ALICE}), needs="nothing")
+    house = make(Policy(rules=(one_rule,), pace=PaceLimits(1e6, 1e6)))
+    alice = Person(house, ALICE)
+    for index, name in ((1, "slurm-7"), (2, "slurm-8")):
+        add(house.folder / "grants", Grant(name, ALICE, (house.uuids[index],), None, None, house.unix_s() + 600))
+    alice.hold(0, 1, 2)
+    (listed,) = alice.ask("leases")["leases"]
+    assert listed["grants"] == ["slurm-7", "slurm-8"]
+    assert listed["because"] == "rule 1 of the site, grant slurm-7, grant slurm-8"
+
+
+def test_what_one_may_set_is_told_as_it_would_be_decided(make: Callable[[Policy], House]):
+    rules = (
+        Rule(users=frozenset({ALICE}), needs="nothing", knobs={LIMIT: Range(low=Bound(300.0)), "memory_mhz": None}),
+    )
+    house = make(Policy(rules=(*rules, Rule()), pace=PaceLimits(1e6, 1e6)))
+    alice, bob, root = Person(house, ALICE), Person(house, BOB), Person(house)
+    gpu = house.uuids[0]
+    whole = {knob: [choices.low, choices.high] for knob, choices in house.controls[0].space.knobs.items()}
+    assert root.ask("may", gpus=house.uuids)["may"] == {
+        uuid: {"knobs": whole, "because": "root"} for uuid in house.uuids
+    }
+    assert alice.ask("may", gpus=[gpu])["may"][gpu] == {
+        "knobs": {LIMIT: [300.0, 700.0]},
+        "because": "rule 1 of the site",
+    }
+    assert "no process of yours" in bob.ask("may", gpus=[gpu])["may"][gpu]["why"]
+    house.seen[gpu] = Seen(((7, BOB),), False)
+    said = bob.ask("may", gpus=house.uuids[:2])["may"]
+    assert (said[gpu]["knobs"][LIMIT], said[gpu]["because"]) == ([350.0, 700.0], "rule 2 of the site")
+    assert "why" in said[house.uuids[1]]
+    assert bob.ask("may", gpus=["GPU-x"])["error"] == "NoGpu"
+    assert root.ask("leases")["leases"] == []
+    house.executor.hold(gpu)
+    root.begin("read", gpu=gpu)
+    house.pass_s(LATE_S + 1)
+    assert "more than 5 s" in bob.ask("may", gpus=[gpu])["may"][gpu]["why"]
+
+
+# -- what stands
+
+
+def test_only_clocks_can_stand(house: House):
+    root = Person(house)
+    said = root.ask("stand", gpus=house.uuids[:1], setting={SM: 1500, LIMIT: 500})
+    assert said["error"] == "Unsupported"
+    assert (house.ceiling_mhz(), house.limits_w()[0]) == (None, 700)
+    assert root.ask("stand", gpus=house.uuids[:1], setting={SM: 1e6})["error"] == "OutOfRange"
+
+
+def test_clocks_stand_on_all_gpus_or_on_none(house: House):
+    root = Person(house)
+    assert root.ask("stand", gpus=house.uuids[:1], setting={SM: 1800}) == {}
+    house.gpus[1].fault(lost=True)
+    said = root.ask("stand", gpus=house.uuids, setting={SM: 1500})
+    assert said["error"] == "GpuLost"
+    assert "could not be set again" not in said["message"]
+    assert (house.ceiling_mhz(0), house.ceiling_mhz(2)) == (1800, None)
+    assert house.audited(op="stand", result="ok", uid=0)[0]["after"] == {SM: 1800.0}
+    assert house.audited(op="stand", uid=0)[1]["result"].startswith("GpuLost")
+    house.gpus[1].fault(lost=False)
+    house.executor.hold(house.uuids[1])
+    number = root.begin("stand", gpus=house.uuids, setting={SM: 1500})
+    house.pass_s(LATE_S + 1)
+    assert root.answer(number)["error"] == "GpuStalled"
+    house.executor.let_go(house.uuids[1])
+    house.pass_s(1)
+    assert [house.ceiling_mhz(index) for index in range(3)] == [1800, None, None]
+
+
+# -- what a user can make the daemon keep
+
+
+def test_parties_of_gpus_that_are_not_there_are_not_remembered(house: House):
+    alice = Person(house, ALICE)
+    for number in range(2 * MOST_PARTIES):
+        said = alice.ask("take", gpus=["GPU-x"], knobs=[SM], ttl_s=5, together={"name": f"job-{number}", "size": 2})
+        assert said["error"] == "NoGpu"
+    assert len(house.service._lives) == 0
+    Person(house).hold(0)
+    refused = [alice.take(0, together={"name": f"job-{number}", "size": 2})["error"] for number in range(100)]
+    assert refused == ["LeaseTaken"] * MOST_PARTIES + ["NotNow"] * (100 - MOST_PARTIES)
+    assert "lease" in Person(house, BOB).take(1, together={"name": "job", "size": 2})
+    house.pass_s(31)
+    assert "lease" in alice.take(1, together={"name": "job", "size": 2})
+
+
+def test_a_lease_that_was_released_is_not_kept_for_the_rest_of_its_time(house: House):
+    root = Person(house)
+    for _ in range(500):
+        root.ask("release", lease=root.hold(ttl_s=100))
+    assert len(house.service._lives) < 200
+    gc.collect()
+    assert sum(isinstance(each, Held) for each in gc.get_objects()) <= 1
+
+
+# -- what is written down
+
+
+def test_every_refusal_is_written_down_with_who_asked_and_for_what(house: House):
+    alice, bob = Person(house, ALICE), Person(house, BOB)
+    lease = alice.hold()
+    asked: list[tuple[str, dict[str, Any]]] = [
+        ("apply", {"lease": lease, "setting": {LIMIT: 650}}),
+        ("release", {"lease": lease}),
+        ("beat", {"lease": lease}),
+        ("end", {"lease": lease}),
+        ("stand", {"gpus": house.uuids[:1], "setting": {SM: 1500}}),
+        ("status", {}),
+        ("quiet", {"gpus": ["GPU-x"], "for_s": 5}),
+        ("nonsense", {}),
+    ]
+    for op, fields in asked:
+        assert "error" in bob.ask(op, **fields)
+    written = house.audited(uid=BOB, pid=bob.pid)
+    assert [line["op"] for line in written] == [*(op for op, _ in asked[:-1]), "message"]
+    assert [line.get("lease") for line in written[:4]] == [lease] * 4
+    assert written[0]["after"] == {LIMIT: 650.0}
+    assert all(line["result"].partition(":")[0] in ("NotPermitted", "NoGpu", "BadMessage") for line in written)
+
+
+def test_what_an_administrator_ends_and_who_asks_for_quiet_is_written_down(house: House):
+    alice, root = Person(house, ALICE), Person(house)
+    lease = alice.hold()
+    alice.ask("quiet", gpus=house.uuids[:1], for_s=20, reason="capture")
+    alice.ask("quiet", gpus=house.uuids[:1], for_s=0)
+    alice.ask("quiet", gpus=house.uuids[:1], for_s=0)
+    said = house.audited(op="quiet", uid=ALICE, result="ok")
+    assert [(line["after"], line.get("why")) for line in said] == [(20.0, "capture"), (0.0, None)]
+    root.ask("end", lease=lease, reason="maintenance")
+    (line,) = house.audited(op="end", uid=0, pid=root.pid, lease=lease, result="ok")
+    assert (line["gpu"], line["why"]) == (house.uuids[0], "maintenance")
+
+
+def test_a_long_reason_is_written_once(house: House):
+    alice = Person(house, ALICE)
+    lease = alice.hold(0, reason="\U00020000" * 256, knobs=(LIMIT, SM))
+    before = house.audit.path.stat().st_size
+    for value in range(20):
+        alice.apply(lease, power_limit_w=400 + value, sm_mhz=1200)
+    lines = 21  # the limit each time, the clock the first time
+    assert len(house.audited(op="apply", result="ok")) == lines
+    assert (house.audit.path.stat().st_size - before) / lines < 300
+
+
+def test_quiet_is_asked_for_no_oftener_than_writes(make: Callable[[Policy], House]):
+    house = make(Policy(rules=(Rule(needs="nothing"),), pace=PaceLimits(1.0, 5.0)))
+    alice = Person(house, ALICE)
+    alice.hold()
+    said = [alice.ask("quiet", gpus=house.uuids[:1], for_s=1) for _ in range(10)]
+    assert [each.get("error") for each in said] == [None] * 4 + ["NotNow"] * 6

@@ -19,7 +19,7 @@ writes_per_s = 5
 burst = 10
 [baseline."*"]
 sm_mhz = 1500
-power_limit_w = 600
+memory_mhz = 1593
 [baseline."GPU-aa"]
 sm_mhz = 1200
 [grant]
@@ -50,8 +50,8 @@ def test_a_file_says_everything_that_a_policy_holds():
 
 def test_a_gpus_own_baseline_goes_before_the_one_for_all():
     policy = site.parse(WHOLE)
-    assert policy.baseline("GPU-aa") == Setting(sm_mhz=1200, power_limit_w=600)
-    assert policy.baseline("GPU-bb") == Setting(sm_mhz=1500, power_limit_w=600)
+    assert policy.baseline("GPU-aa") == Setting(sm_mhz=1200, memory_mhz=1593)
+    assert policy.baseline("GPU-bb") == Setting(sm_mhz=1500, memory_mhz=1593)
     assert Policy().baseline("GPU-aa") == DEFAULT
 
 
@@ -95,6 +95,10 @@ def test_the_example_in_the_documentation_is_understood_but_for_its_invented_nam
         ("[[rule]]\nusers = '*'\nknobs = { power_limit_w = [-5, 'max'] }", "-5 must be a number from 0 on"),
         ("[baseline.'GPU-aa']\nsm_mhz = inf", "must be a number above 0"),
         ("[baseline.first]\nsm_mhz = 3", "'first' is no GPU's UUID"),
+        ("[baseline.'*']\npower_limit_w = 600", "only clocks have a baseline"),
+        ("[[rule]]\nusers = '*'\ngroups = [100]", "names groups besides"),
+        ("poll_s = 61", "poll_s = 61 must be a number of at most 60"),
+        ("poll_s = " + "9" * 400, "must be a number of at least"),
     ],
 )
 def test_what_is_not_understood_is_refused_with_its_place(text, says):
@@ -107,6 +111,15 @@ def test_what_is_not_understood_is_refused_with_its_place(text, says):
 def test_a_file_that_is_no_toml_is_refused_by_name(tmp_path):
     file = tmp_path / "site.toml"
     file.write_bytes(b"\xff= 3")
+    with pytest.raises(BadSpec, match=f"site file {file}"):
+        site.load(file)
+
+
+@pytest.mark.parametrize("text", ["poll_s = " + "9" * 400, "poll_s = " + "9" * 5000, "rule = " + "[" * 100_000])
+def test_a_file_that_says_more_than_can_be_held_is_refused_like_any_other(tmp_path, text):
+    file = tmp_path / "site.toml"
+    file.write_text(text)
+    file.chmod(0o644)
     with pytest.raises(BadSpec, match=f"site file {file}"):
         site.load(file)
 

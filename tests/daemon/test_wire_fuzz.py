@@ -84,10 +84,13 @@ def mangled(draw: st.DrawFn) -> bytes:
 def understood(line: bytes) -> wire.Request | None:
     """What the parser makes of it. It may refuse in three ways and no other."""
     began_s = time.process_time()
+    number = None
     try:
-        request = wire.parse_request(line)
+        obj = wire.parse_asked(line)
+        number = wire.request_id(obj)
+        request = wire.to_request(obj)
     except (BadMessage, Unsupported, OutOfRange) as error:
-        said = json.loads(wire.error_line(wire.request_id(line), error))
+        said = json.loads(wire.error_line(number, error))
         assert said["error"] in TYPED
         assert "\n" not in said["message"]
         assert len(said["message"]) <= 1024

@@ -86,6 +86,19 @@ def test_what_a_call_raises_is_its_result(workers: Workers):
     assert (done[0].error, done[1].result) == (error, 5)
 
 
+def test_a_fault_about_one_result_leaves_the_others(workers: Workers, capsys: pytest.CaptureFixture[str]):
+    done: list[str] = []
+
+    def fault(job: Job) -> None:
+        raise RuntimeError("a fault of ours")
+
+    workers.submit(Job("a", lambda: None, fault, 0.0))
+    workers.submit(Job("a", lambda: None, lambda job: done.append("the other"), 0.0))
+    deliver(workers, 2)
+    assert done == ["the other"]
+    assert "a fault of ours" in capsys.readouterr().err
+
+
 def test_a_call_that_was_cancelled_before_it_began_is_not_made_but_comes_back(workers: Workers):
     done: list[Job] = []
     go_on = threading.Event()

@@ -3,8 +3,9 @@
 A program of its own, in the environment of a simulator with one GPU. For n = 1, 2, … a forked child takes a lease,
 applies, applies again and releases, and is killed at the n-th line of the engine; then the file is replayed, and what
 the simulator's memory shows is held against what it showed before. It ends with the first child that lives. ``KIND``
-is "none", "baseline" or "standing": where clocks belong; or "replay": the process that gives back dies, too. Each
-line is tried the first ``VISITS`` times that it runs (1). Prints one JSON object.
+is "none", "baseline" or "standing": where clocks belong; or "replay": the process that gives back dies, too; or
+"stand": an admin lets a clock stand, and no more, and then it is where the file says. The rescuer knows no baseline.
+Each line is tried the first ``VISITS`` times that it runs (1). Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from joulewise.device.keeper import Keeper
 from joulewise.device.lease import Owner
 from joulewise.device.local import LocalLease
 from joulewise.device.nvml_controls import NvmlControls
+from joulewise.device.rescue import rescue
 from joulewise.device.saved import Saved
 from joulewise.device.vnvml_layout import ENVIRONMENT, VnvmlState
 from tests.crashing import Crash
@@ -38,13 +40,26 @@ def lease(state: Path, baseline: Setting, uuid: str) -> None:
     taken.release()
 
 
-def replay(state: Path, baseline: Setting, uuid: str) -> list[str]:
-    """What the next process does."""
+def stand(state: Path, uuid: str) -> None:
+    """What dies: an admin's wishes."""
     saved = Saved.open(state, uuid)
-    try:
-        return [each.ending for each in Keeper(NvmlControls(uuid), saved, baseline=baseline).replay()]
-    finally:
-        saved.close()
+    keeper = Keeper(NvmlControls(uuid), saved)
+    for value in (1650.0, 1200.0, None):
+        keeper.stand("sm_mhz", value)
+    saved.close()
+
+
+def replay(state: Path, uuid: str) -> list[str]:
+    """What the next process does."""
+    return [each.ending for each in rescue(state, uuid, controls=NvmlControls(uuid))]
+
+
+def stands(state: Path, uuid: str) -> tuple[int, int] | None:
+    """Where the file says that the SM clock stands."""
+    saved = Saved.open(state, uuid)
+    value = saved.standing.get("sm_mhz")
+    saved.close()
+    return None if value is None else (345, int(value))
 
 
 def in_child(act: object, n: int, *arguments: object) -> tuple[bool, str]:
@@ -82,7 +97,8 @@ def main() -> None:
         saved = Saved.open(state, uuid)
         Keeper(controls, saved).stand("sm_mhz", 1650.0)
         saved.close()
-    base_mhz = {"none": None, "baseline": (345, 1500), "replay": (345, 1500), "standing": (345, 1650)}[kind]
+    declared_mhz = {"baseline": (345, 1500), "replay": (345, 1500), "standing": (345, 1650)}
+    base_mhz: tuple[int, int] | None = declared_mhz.get(kind)
 
     def shown() -> tuple[object, ...]:
         words = seen.read_control(0)
@@ -100,17 +116,21 @@ def main() -> None:
             keeper.take(KNOBS, Owner("lease", 0, os.getpid()))
             keeper.apply(Setting(sm_mhz=1200, memory_mhz=2201, power_limit_w=300), KNOBS)
             saved.close()
-            lived, where = in_child(replay, trials + 1, state, baseline, uuid)
+            lived, where = in_child(replay, trials + 1, state, uuid)
+        elif kind == "stand":
+            lived, where = in_child(stand, trials + 1, state, uuid)
         else:
             lived, where = in_child(lease, trials + 1, state, baseline, uuid)
         trials += 1
         modified += shown() != (LIMIT_MW, base_mhz, None)
-        endings = replay(state, baseline, uuid)
+        endings = replay(state, uuid)
+        if kind == "stand":
+            base_mhz = stands(state, uuid)
         if shown() != (LIMIT_MW, base_mhz, None):
             wrong.append({"at": where, "shows": shown(), "endings": endings})
-        if kind != "standing" and Saved.known(state):
+        if Saved.known(state) and stands(state, uuid) is None:
             wrong.append({"at": where, "left": Saved.known(state)})
-        if replay(state, baseline, uuid):
+        if replay(state, uuid):
             wrong.append({"at": where, "second replay did something": True})
     seen.close()
     print(json.dumps({"trials": trials, "modified": modified, "wrong": wrong}))

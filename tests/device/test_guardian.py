@@ -37,6 +37,11 @@ if sys.argv[2] == "fork":
             os._exit(1)
         time.sleep(600)
 print(json.dumps({"guardian": lease._guardian.pid, "child": child}), flush=True)
+def attempt(act):
+    try:
+        act()
+    except Exception as error:
+        print(type(error).__name__, lease.alive, flush=True)
 for line in sys.stdin:
     exec(line)
 """
@@ -202,6 +207,42 @@ def test_what_could_not_be_given_back_the_guardian_goes_on_with(
         client.clear(1)
         wait(lambda: shown(seen) == BEFORE)
         wait(lambda: gone(holder.guardian))
+
+
+def test_what_an_earlier_lease_could_not_give_back_the_last_ones_guardian_does(
+    node: RunningNode, seen: VnvmlState, tmp_path: Path
+) -> None:
+    with holding(node, tmp_path) as holder, node.client() as client:
+        holder.do("lease.release(); gpus = NvmlControls.all()")
+        wait(lambda: shown(seen) == BEFORE)
+        for name, knob, value in (("one", "power_limit_w", 300), ("other", "sm_mhz", 1200)):
+            holder.do(f"{name} = LocalLease.take(gpus, ['{knob}'], state=Path(sys.argv[1]))")
+            holder.do(f"{name}.apply(Setting({knob}={value}))")
+        wait(lambda: shown(seen) == DURING)
+        client.fault(1, "unsupported", groups=["LIMIT_SET"])
+        holder.do("os.kill(one._guardian.pid, 9)")  # as if it had given up: its GPUs were in this process's hands
+        holder.do("print(one.release().clean, other.release().clean, flush=True)")
+        assert holder.process.stdout is not None
+        assert holder.process.stdout.readline() == "False True\n"
+        assert shown(seen) == [BEFORE[0], (DURING[1][0], None)]
+        client.clear(1)
+        wait(lambda: shown(seen) == BEFORE)
+    wait(lambda: Saved.known(tmp_path) == ())
+
+
+def test_an_apply_that_a_lost_gpu_cut_off_is_undone_when_it_is_back(
+    node: RunningNode, seen: VnvmlState, tmp_path: Path
+) -> None:
+    with holding(node, tmp_path) as holder, node.client() as client:
+        client.fault(1, "slow", seconds=1.0, groups=["LIMIT_SET"])
+        holder.do("attempt(lambda: lease.apply(Setting(sm_mhz=900, power_limit_w=400)))")
+        wait(lambda: shown(seen)[1][1] == (345, 900))
+        client.fault(1, "lost")
+        assert holder.process.stdout is not None
+        assert holder.process.stdout.readline() == "GpuLost False\n"
+        client.clear(1)
+        wait(lambda: shown(seen) == BEFORE)
+        assert holder.process.poll() is None
 
 
 def test_while_it_lives_nobody_else_gets_the_gpus(node: RunningNode, seen: VnvmlState, tmp_path: Path) -> None:

@@ -183,41 +183,6 @@ def test_clocks_go_to_where_they_stand_else_to_the_baseline_else_free(
         assert controls.asked().get("sm_mhz") == clocks.after
 
 
-def test_a_limit_can_stand_and_a_lease_comes_back_to_it(keeper: Keeper, controls: VirtualControls) -> None:
-    keeper.stand("power_limit_w", 500.0)
-    keeper.take(BOTH, OWNER)
-    keeper.apply(Setting(power_limit_w=300.0), BOTH)
-    keeper.stand("power_limit_w", 450.0)  # while it is leased
-    assert controls.value("power_limit_w") == 300.0
-    assert keeper.restore(BOTH)[1].after == 450.0
-    keeper.take(BOTH, OWNER)
-    keeper.stand("power_limit_w", 440.0)  # and where nothing was written
-    assert keeper.restore(BOTH)[1].after == 440.0
-    keeper.stand("power_limit_w", None)
-    assert controls.value("power_limit_w") == 700.0
-
-
-def test_what_stands_is_set_again_after_a_restart(keeper: Keeper, controls: VirtualControls, gpu: VirtualGpu) -> None:
-    keeper.stand("sm_mhz", 1650.0)
-    keeper.stand("power_limit_w", 500.0)
-    gpu.reload_driver()
-    assert Keeper(controls, keeper.saved).replay() == ()
-    assert controls.asked() == Setting(sm_mhz=1650, power_limit_w=500)
-    controls.write("power_limit_w", 222.0)  # somebody's, then: left
-    Keeper(controls, keeper.saved).replay()
-    assert controls.value("power_limit_w") == 222.0
-
-
-def test_what_cannot_stand_is_refused_and_does_not(keeper: Keeper, gpu: VirtualGpu) -> None:
-    gpu.fault(no_permission=True)
-    with pytest.raises(NotPermitted):
-        keeper.stand("sm_mhz", 1200.0)
-    assert keeper.saved.standing == {}
-    gpu.clear()
-    with pytest.raises(Unsupported):
-        keeper.stand("warp_drive", None)
-
-
 def test_a_lock_that_the_driver_refused_was_never_ours(
     keeper: Keeper, controls: VirtualControls, gpu: VirtualGpu
 ) -> None:
@@ -246,6 +211,87 @@ def test_what_fails_stays_owed_and_can_be_tried_again(
     gpu.clear()
     assert [each.ending for each in keeper.restore(BOTH)] == [Ending.RESET, Ending.RESTORED]
     assert controls.asked().get("sm_mhz") is None
+
+
+def test_a_restore_in_the_name_of_a_lease_leaves_what_others_have(keeper: Keeper, controls: VirtualControls) -> None:
+    keeper.take(BOTH, OWNER)
+    keeper.restore(BOTH)
+    keeper.take(BOTH, replace(OWNER, lease="lease-2"))
+    keeper.apply(Setting(sm_mhz=1200, power_limit_w=300.0), BOTH)
+    assert keeper.restore(BOTH, "lease-1") == ()  # tried again late, when they are in other hands
+    assert controls.asked() == Setting(sm_mhz=1200, power_limit_w=300)
+    assert [each.ending for each in keeper.restore(BOTH, "lease-2")] == [Ending.RESET, Ending.RESTORED]
+
+
+class LostOnTheWay(VirtualControls):
+    """A GPU that falls off the bus in the middle of a certain call, which has its effect all the same."""
+
+    falls_at: tuple[str, str] | None = None
+
+    def write(self, knob: str, value: float) -> None:
+        super().write(knob, value)
+        self._fall("write", knob)
+
+    def enforced_limit_w(self) -> float | None:
+        self._fall("read", "enforced")
+        return super().enforced_limit_w()
+
+    def _fall(self, *where: str) -> None:
+        if where == self.falls_at:
+            self._gpu.fault(lost=True)
+            self.read()
+
+
+@pytest.mark.parametrize("where", [("write", "power_limit_w"), ("read", "enforced")])
+def test_an_apply_that_cannot_go_back_says_so_and_its_knobs_are_astray(gpu: VirtualGpu, where: tuple[str, str]) -> None:
+    controls = LostOnTheWay(gpu)
+    keeper = Keeper(controls, Memory())
+    keeper.take(BOTH, OWNER)
+    controls.falls_at = where
+    with pytest.raises(GpuLost, match=r"going back failed too for power_limit_w.*for sm_mhz"):
+        keeper.apply(Setting(sm_mhz=1200, power_limit_w=300.0), BOTH)
+    assert keeper.astray == set(BOTH)
+    keeper.restore(BOTH)
+    assert keeper.astray == set(BOTH)  # as long as it is lost
+    gpu.clear()
+    controls.falls_at = None
+    assert controls.asked() == Setting(sm_mhz=1200, power_limit_w=300)
+    keeper.apply(Setting(sm_mhz=900), ["sm_mhz"])
+    assert keeper.astray == {"power_limit_w"}
+    assert [each.ending for each in keeper.restore(BOTH)] == [Ending.RESET, Ending.RESTORED]
+    assert keeper.astray == set()
+
+
+def test_an_apply_that_was_refused_and_undone_leaves_nothing_astray(keeper: Keeper, gpu: VirtualGpu) -> None:
+    keeper.take(BOTH, OWNER)
+    gpu.fault(unsupported=frozenset({"limit_set"}))
+    with pytest.raises(Unsupported) as refused:
+        keeper.apply(Setting(sm_mhz=1200, power_limit_w=300.0), BOTH)
+    assert "going back" not in str(refused.value)
+    assert keeper.astray == set()
+
+
+def test_who_knows_no_baseline_brings_clocks_to_the_one_that_their_taker_knew(controls: VirtualControls) -> None:
+    for now, after_mhz in ((Setting(), 1500.0), (Setting(sm_mhz=1650), 1650.0)):
+        memory = Memory()
+        keeper = Keeper(controls, memory, baseline=Setting(sm_mhz=1500))
+        keeper.take(BOTH, OWNER)
+        keeper.apply(Setting(sm_mhz=900), BOTH)
+        clocks, _ = Keeper(controls, memory, baseline=now).replay()
+        assert (clocks.ending, clocks.after) == (Ending.BASELINE, after_mhz)
+        assert controls.asked() == Setting(sm_mhz=after_mhz)
+
+
+def test_the_baseline_that_a_taker_knew_outlives_a_reload(controls: VirtualControls, gpu: VirtualGpu) -> None:
+    memory = Memory()
+    keeper = Keeper(controls, memory, baseline=Setting(sm_mhz=1500))
+    keeper.take(BOTH, OWNER)
+    keeper.apply(Setting(power_limit_w=300.0), BOTH)
+    gpu.reload_driver()
+    assert [notice.kind for notice in keeper.look()] == ["reload"]
+    keeper.apply(Setting(sm_mhz=900), BOTH)
+    Keeper(controls, memory).replay()
+    assert controls.asked() == Setting(sm_mhz=1500)
 
 
 def test_without_a_counter_it_works_too(gpu: VirtualGpu, keeper: Keeper) -> None:
@@ -318,6 +364,33 @@ def test_a_corrupt_file_frees_the_clocks_and_leaves_the_limit(controls: VirtualC
     assert controls.asked() == Setting(sm_mhz=1500, power_limit_w=300)
     assert keeper.replay() == ()
     saved.close()
+    assert (tmp_path / f"{controls.uuid}.jsonl.corrupt-1").read_bytes() == b"garbage\n"
+
+
+def test_a_corrupt_file_is_owed_until_the_clocks_are_free_whoever_frees_them(
+    controls: VirtualControls, gpu: VirtualGpu, tmp_path: Path
+) -> None:
+    controls.write("sm_mhz", 900.0)
+    (tmp_path / f"{controls.uuid}.jsonl").write_bytes(b"garbage\n")
+    for fault in ({"lost": True}, {"no_permission": True}):
+        gpu.fault(**fault)
+        saved = Saved.open(tmp_path, controls.uuid)
+        keeper = Keeper(controls, saved)
+        assert {each.ending for each in keeper.replay() if each.knob != "power_limit_w"} == {Ending.FAILED}
+        with pytest.raises((GpuLost, NotSaved)):
+            keeper.take(BOTH, OWNER)  # over the one sign that something is owed
+        saved.close()
+        gpu.clear()
+        assert Saved.known(tmp_path) == (controls.uuid,)
+    saved = Saved.open(tmp_path, controls.uuid)
+    keeper = Keeper(controls, saved)
+    notes = keeper.take(["power_limit_w"], OWNER)  # whoever comes next, even without a replay
+    assert all("corrupt-1" in note for note in notes)
+    assert notes
+    assert controls.asked().get("sm_mhz") is None
+    keeper.restore(["power_limit_w"])
+    saved.close()
+    assert Saved.known(tmp_path) == ()
 
 
 def test_a_disk_that_fills_in_the_middle_leaves_the_setting_from_before(controls: VirtualControls) -> None:

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from joulewise.core.knob import Space
+from joulewise.core.errors import GpuLost, LeaseLost, NotPermitted
+from joulewise.core.knob import Setting, Space
 from joulewise.core.timeline import TimeSource, VirtualTime
-from joulewise.device.lease import Lease
+from joulewise.device.lease import Ending, Lease
 from joulewise.device.local import LocalLease
 from joulewise.device.node import NodeClient, RunningNode
 from joulewise.device.nvml_controls import NvmlControls
+from joulewise.device.saved import Saved
 from joulewise.device.virtual import VirtualGpu
 from joulewise.device.virtual_controls import VirtualControls
 from joulewise.device.vnvml_layout import VnvmlState
@@ -114,3 +116,92 @@ class TestLocalLeaseOverNvml(LeaseConformance):
     @pytest.fixture
     def stage(self, nvml_stage: NvmlStage) -> NvmlStage:
         return nvml_stage
+
+
+# What fails, and is owed.
+
+BOTH = ("sm_mhz", "power_limit_w")
+
+
+class Falling(VirtualControls):
+    """A GPU that falls off the bus when its limit is written, which happens all the same."""
+
+    falls = False
+
+    def write(self, knob: str, value: float) -> None:
+        super().write(knob, value)
+        if self.falls and knob == "power_limit_w":
+            self.falls = False
+            self._gpu.fault(lost=True)
+            self.read()
+
+
+def falling(count: int = 1) -> tuple[list[VirtualGpu], list[Falling]]:
+    time = VirtualTime()
+    gpus = [VirtualGpu(catalog.load("h200"), time=time, index=index) for index in range(count)]
+    return gpus, [Falling(gpu) for gpu in gpus]
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_a_lease_whose_apply_cannot_be_undone_ends_and_the_next_one_gives_back_first(
+    tmp_path: Path, on_disk: bool
+) -> None:
+    (gpu,), (controls,) = falling()
+    state = tmp_path if on_disk else None
+    lease = LocalLease.take([controls], BOTH, state=state, guard=False)
+    lease.apply(Setting(power_limit_w=650))
+    controls.falls = True
+    with pytest.raises(GpuLost, match=f"going back failed too.*so lease {lease.name} has ended"):
+        lease.apply(Setting(sm_mhz=1200, power_limit_w=400))
+    assert not lease.alive
+    assert [notice.kind for notice in lease.notices()] == ["ended"]
+    ended = lease.release()
+    assert {each.ending for each in ended.restored} == {Ending.FAILED}
+    assert "could not go back" in ended.why
+    with pytest.raises(LeaseLost):
+        lease.apply(Setting())
+    gpu.clear()
+    assert controls.asked() == Setting(sm_mhz=1200, power_limit_w=400)  # nobody is there to do it, without a guardian
+    with LocalLease.take([controls], ["memory_mhz"], state=state, guard=False):
+        assert controls.asked().get("sm_mhz") is None
+        assert gpu.asked_limit_w == 700.0
+    assert Saved.known(tmp_path) == ()
+
+
+def test_a_gpu_that_cannot_go_back_after_anothers_failure_ends_the_lease_on_both() -> None:
+    gpus, controls = falling(2)
+    ordered = sorted(range(2), key=lambda each: controls[each].uuid)
+    first, second = gpus[ordered[0]], gpus[ordered[1]]
+
+    class Telling(Falling):
+        def write(self, knob: str, value: float) -> None:
+            first.fault(lost=True)  # it is lost while the second one is written, and refuses
+            super().write(knob, value)
+
+    second.fault(no_permission=True)
+    lease = LocalLease.take([controls[ordered[0]], Telling(second)], BOTH, state=None)
+    with pytest.raises(NotPermitted, match=r"could not go back .*has ended"):
+        lease.apply(Setting(power_limit_w=400))
+    assert not lease.alive
+    first.clear()
+    with LocalLease.take([controls[ordered[0]]], BOTH, state=None):
+        assert first.asked_limit_w == 700.0
+
+
+def test_what_a_lease_could_not_give_back_another_one_on_that_gpu_does(nvml_stage: NvmlStage, tmp_path: Path) -> None:
+    uuid = nvml_stage.uuids[0]
+    for how in ("look", "release"):
+        nvml_stage.set_limit(uuid, 650.0)
+        one, other = nvml_stage.take([uuid], ["power_limit_w"]), nvml_stage.take([uuid], ["sm_mhz"])
+        one.apply(Setting(power_limit_w=400))
+        other.apply(Setting(sm_mhz=1200))
+        nvml_stage.refuse(uuid, True)
+        assert [each.ending for each in one.release().restored] == [Ending.FAILED]
+        nvml_stage.refuse(uuid, False)
+        if how == "look":
+            other.notices()
+            assert nvml_stage.limit_w(uuid) == 650.0
+            assert nvml_stage.ceiling_mhz(uuid) == 1200  # what the living lease has set stays
+        assert {each.knob for each in other.release().restored} == {"sm_mhz"}
+        assert (nvml_stage.limit_w(uuid), nvml_stage.ceiling_mhz(uuid)) == (650.0, None)
+        assert Saved.known(tmp_path) == ()

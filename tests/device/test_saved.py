@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from joulewise.core.errors import BadSpec, LeaseTaken, NotSaved
 from joulewise.device.lease import Owner
 from joulewise.device.saved import _MOST_LINES, Entry, Memory, Saved, boot_id
+from joulewise.device.saved_lines import from_line, to_line
 
 GPU = "GPU-00000000-aaaa-bbbb-cccc-dddddddddddd"
 OWNER = Owner("lease-1", 1000, 4242, "python train.py", 77, "a reason with \u2028 and \n in it")
@@ -129,7 +130,12 @@ def test_no_flipped_byte_is_ever_taken_for_a_value(data: st.DataObject) -> None:
                 assert saved.entries["sm_mhz"].wrote == ()
             else:
                 assert saved.entries == {}
-                assert saved.quarantined.read_bytes() == raw
+                aside = saved.quarantined
+                assert path.read_bytes() == raw
+                with pytest.raises(NotSaved, match="unreadable"):
+                    saved.save(entry())
+                saved.set_aside()
+                assert aside.read_bytes() == raw
                 assert not path.exists()
                 saved.save(entry())  # life goes on
 
@@ -138,13 +144,43 @@ def test_no_flipped_byte_is_ever_taken_for_a_value(data: st.DataObject) -> None:
     "content",
     [b"", b"\n", b"{}\n", b"not json\n", b"\xff\xfe\n", b"\0" * 100 + b"\n", b'["00000000",{}]\n', b"[" * 5000 + b"\n"],
 )
-def test_a_corrupt_file_is_moved_aside_and_the_start_goes_on(tmp_path: Path, content: bytes) -> None:
+def test_a_corrupt_file_stays_until_it_is_set_aside_and_the_start_goes_on(tmp_path: Path, content: bytes) -> None:
     for number in (1, 2):
         (tmp_path / f"{GPU}.jsonl").write_bytes(content)
-        with opened(tmp_path) as saved:
-            assert saved.quarantined == tmp_path / f"{GPU}.jsonl.corrupt-{number}"
-            assert saved.entries == {}
+        for done in (False, True):
+            with opened(tmp_path) as saved:
+                assert saved.quarantined == tmp_path / f"{GPU}.jsonl.corrupt-{number}"
+                assert saved.entries == {}
+                assert Saved.known(tmp_path) == (GPU,)
+                if done:
+                    saved.set_aside()
     assert Saved.known(tmp_path) == ()
+
+
+def test_a_file_from_before_entries_had_a_base_is_read(tmp_path: Path) -> None:
+    with opened(tmp_path) as saved:
+        saved.save(entry("sm_mhz", None))
+    path = tmp_path / f"{GPU}.jsonl"
+    record = from_line(path.read_text().removesuffix("\n"))
+    assert record["entries"][0].pop("base") is None
+    path.write_bytes(to_line(json.dumps(record)))
+    with opened(tmp_path) as saved:
+        assert saved.quarantined is None
+        assert saved.entries["sm_mhz"].base is None
+    record["entries"][0]["base"] = "1500"
+    path.write_bytes(to_line(json.dumps(record)))
+    with opened(tmp_path) as saved:
+        assert saved.quarantined is not None
+
+
+def test_what_stands_no_more_is_off_the_disk_or_it_stands(small_disk: Path) -> None:
+    with opened(small_disk) as saved:
+        saved.stand("sm_mhz", 1500.0)
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    with opened(small_disk) as saved:
+        with pytest.raises(NotSaved, match="Read-only"):
+            saved.stand("sm_mhz", None)
+        assert saved.standing == {"sm_mhz": 1500.0}
 
 
 def test_the_file_of_another_gpu_is_not_believed(tmp_path: Path) -> None:
@@ -302,7 +338,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     place.mkdir()
     if os.geteuid() != 0:
         pytest.skip("only root mounts")
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", place], capture_output=True, text=True)
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k,mode=0700", "tmpfs", place], capture_output=True)
     if done.returncode:
         pytest.skip(f"only root with the right to mount: {done.stderr}")
     yield place
@@ -339,3 +375,14 @@ def test_every_line_is_json_for_people_to_read(tmp_path: Path) -> None:
         saved.intend("power_limit_w", 300.0, 612.345)
         lines = (tmp_path / f"{GPU}.jsonl").read_text("ascii").splitlines()
     assert [json.loads(line)[1] for line in lines][1] == {"intend": ["power_limit_w", 300.0, 612.345]}
+
+
+@pytest.mark.parametrize("what", ["folder", "file"])
+def test_what_others_could_have_written_is_not_believed(tmp_path: Path, what: str) -> None:
+    saved = Saved.open(tmp_path, GPU)
+    saved.save(Entry.new("power_limit_w", 650.0, OWNER, None))
+    saved.close()
+    (tmp_path if what == "folder" else tmp_path / f"{GPU}.jsonl").chmod(0o777)
+    with pytest.raises(NotSaved, match="not trusted: its mode 0777 lets others write"):
+        Saved.open(tmp_path, GPU)
+    tmp_path.chmod(0o700)

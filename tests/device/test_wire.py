@@ -213,11 +213,22 @@ def test_negative_integers_stay_negative():
     assert wire.parse_object(b'{"x": -5}') == {"x": -5}
 
 
+def test_the_largest_request_is_read_and_one_that_is_none_is_not():
+    gpus = [f"GPU-{number:036d}" for number in range(wire.MOST_GPUS)]
+    request = wire.parse_request(
+        said(id=1, op="take", gpus=gpus, knobs=["sm_mhz"], ttl_s=5, reason="," * wire.MOST_TEXT)
+    )
+    assert isinstance(request, wire.Take)
+    assert len(request.gpus) == wire.MOST_GPUS
+    with pytest.raises(BadMessage, match="commas"):
+        wire.parse_request(said(id=1, op="x", a=[1] * 30_000))
+
+
 def test_the_id_of_a_bad_request_is_found_where_it_can_be():
-    assert wire.request_id(said(id=5, op="nonsense")) == 5
-    assert wire.request_id(b"not json") is None
-    assert wire.request_id(said(id="5", op="hello")) is None
-    assert wire.request_id(said(id=-5, op="hello")) is None
+    assert wire.request_id({"id": 5, "op": "nonsense"}) == 5
+    for number in ("5", -5, 5.0, True, None):
+        assert wire.request_id({"id": number, "op": "hello"}) is None
+    assert wire.request_id({}) is None
 
 
 @given(st.sampled_from(sorted(name for name in dir(errors) if isinstance(getattr(errors, name), type))), st.text())

@@ -120,12 +120,33 @@ def test_a_job_without_gpus_is_none_of_our_business(stage, script):
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
 
 
-def test_a_prolog_that_cannot_give_does_not_fail_the_job_and_an_epilog_that_cannot_take_drains_the_node(stage):
+def test_a_prolog_that_cannot_give_does_not_fail_the_job(stage):
     slurmd, _, _ = stage
     ran = slurmd("prolog.sh", **job("105", "0", JOULEWISE="/nowhere/joulewise"))
     assert ran.returncode == 0
     assert "no grant for job 105; it runs, but may not set its GPUs" in ran.stderr
-    assert slurmd("epilog.sh", **job("105", "0", JOULEWISE="/nowhere/joulewise")).returncode != 0
+
+
+def test_an_epilog_without_joulewise_drains_the_node_only_if_something_is_left_there(stage, tmp_path):
+    slurmd, uuids, _ = stage
+    folders = {"JOULEWISE_STATE": str(tmp_path / "state"), "JOULEWISE_GRANTS": str(tmp_path / "grants")}
+    missing = job("105", "0", JOULEWISE="/nowhere/joulewise", **folders)
+    assert slurmd("epilog.sh", **missing).returncode == 0  # no folders at all
+    for folder in ("state", "grants"):
+        (tmp_path / folder).mkdir()
+    ran = slurmd("epilog.sh", **missing)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+    for left in (tmp_path / "state" / f"{uuids[0]}.jsonl", tmp_path / "grants" / "slurm-105.json"):
+        left.touch()
+        ran = slurmd("epilog.sh", **missing)
+        assert ran.returncode == 1
+        assert f"{left} is there, but /nowhere/joulewise is not" in ran.stderr
+        left.unlink()
+
+
+def test_an_epilog_that_cannot_give_back_drains_the_node(stage):
+    slurmd, _, _ = stage
+    assert slurmd("epilog.sh", **job("106", "0", JOULEWISE="false")).returncode != 0
 
 
 def test_what_slurm_says_is_never_run_as_a_command(stage, tmp_path):

@@ -55,6 +55,7 @@ VERBS = {
     "leases": Verb("leases", "leases", "Say who holds which knob of which GPU, and until when."),
     "restore": Verb("restore", "restore", "Put back what leases had set, with the daemon alive or dead."),
     "grant": Verb("grant", "app", "Give a user the right to set GPUs for a while, or take it back."),
+    "stand": Verb("stand", "stand", "Keep clocks locked between leases, for good."),
     "daemon": Verb("daemon", "daemon", "Hold the leases of this node, for users who may."),
     "model": Verb("model", "app", "Fit, list and show the laws of GPU models."),
 }

@@ -22,7 +22,6 @@ from joulewise.cli.truths import see, truths
 from joulewise.core.errors import JoulewiseError, NotPermitted, Unsupported
 from joulewise.core.knob import KNOBS, Choices
 from joulewise.core.units import format_percent, format_si
-from joulewise.daemon.rights import Seen
 from joulewise.device import discover, nvml_library
 from joulewise.device.amd import EXPERIMENTAL, AmdGpu
 from joulewise.device.gpm import Gpm
@@ -95,7 +94,7 @@ def examine(environ: Mapping[str, str] = os.environ, *, state: Path = STATE) -> 
     gpus, reasons = discover.listed()
     infos = [gpu.info for gpu in gpus]
     seen = visible(environ, infos, discover.mig_parents() if gpus else {})
-    control = look(environ, state) if gpus else Control()
+    control = look(environ, state, [info.uuid for info in infos]) if gpus else Control()
     indices = ", ".join(str(info.index) for info in infos if info.uuid in seen.uuids)
     if not gpus:
         mine = Finding("mine", False, "none", "'--gpu sim:h200' gives a virtual one to try joulewise with")
@@ -121,7 +120,10 @@ def may_set() -> Finding:
     if nvml_library.is_virtual():
         state = Path(os.environ[nvml_library.ENVIRONMENT]) / "state"
         allowed = os.access(state, os.W_OK)
-        return Finding("rights", allowed, "virtual GPUs" if allowed else f"no right to write {state}", None)
+        if allowed:
+            return Finding("rights", True, "virtual GPUs")
+        do = "start virtual GPUs of your own ('joulewise sim -- COMMAND'), or ask who started these for a daemon"
+        return Finding("rights", False, f"these virtual GPUs are another user's: no right to write {state}", do)
     if capable(_CAP_SYS_ADMIN):
         return Finding("rights", True, "CAP_SYS_ADMIN is there")
     return Finding("rights", False, f"the driver wants CAP_SYS_ADMIN, which uid {os.geteuid()} lacks", ROOT)
@@ -143,7 +145,7 @@ def _gpu(gpu: Gpu, mine: bool, control: Control) -> GpuFindings:
     if isinstance(gpu, NvmlGpu):
         findings.append(_activity(gpu))
         seen = see(gpu)
-        findings += _settings(gpu, control, seen)
+        findings += _settings(gpu, control)
         findings += truths(gpu, control, seen)
     else:
         findings += _settings(gpu, control)
@@ -194,31 +196,35 @@ def _activity(gpu: NvmlGpu) -> Finding:
     return Finding("activity", True, "GPM counters (SM, tensor, DRAM, …)")
 
 
-def _settings(gpu: Gpu, control: Control, seen: Seen | None = None) -> list[Finding]:
+def _settings(gpu: Gpu, control: Control) -> list[Finding]:
     """One finding a knob, and why it may not be turned if it may not."""
     info = gpu.info
     knobs = info.space.knobs
     if not knobs:
         return [Finding("set", False, "this GPU or its driver lets nothing be set")]
     rights = may_set()
-    if any(note.startswith("MIG is on") for note in info.notes):
-        rights = Finding("rights", False, "MIG is on, and settings would hit all instances", "turn MIG off")
-    elif not rights.ok and seen is not None and control.daemon is not None and info.uuid in control.daemon.gpus:
-        allowed, why = control.ranges(info.uuid, info.space, info.default_limit_w, seen)
+    mig = any(note.startswith("MIG is on") for note in info.notes)
+    if mig and not rights.ok:
+        do = "ask for a whole GPU; root may set it"
+        rights = Finding("rights", False, "MIG is on, and settings would hit all instances: root's alone", do)
+    elif not rights.ok and control.daemon is not None and info.uuid in control.daemon.gpus:
+        allowed, why = control.ranges(info.uuid)
         if allowed:
             return [_through_daemon(name, choices, allowed.get(name)) for name, choices in knobs.items()]
         uid = control.daemon.uid
-        do = f"work on it alone, or ask an admin for 'joulewise grant add --uid {uid}' (grants are not seen from here)"
-        rights = Finding("rights", False, f"the daemon's rules let uid {uid} set nothing: {why}", do)
+        do = f"work on it alone, or ask an admin for 'joulewise grant add --uid {uid} --gpu {info.uuid}'"
+        rights = Finding("rights", False, f"the daemon lets uid {uid} set nothing: {why}", do)
     findings = []
     for name, choices in knobs.items():
         findings.append(Finding(name, rights.ok, f"{'can' if rights.ok else 'could'} be set to {_shown(choices)}"))
+    if mig and rights.ok:
+        return [*findings, Finding("MIG", None, "is on: root may set it, but it hits all instances")]
     return findings if rights.ok else [*findings, rights]
 
 
 def _through_daemon(name: str, choices: Choices, allowed: tuple[float, float] | None) -> Finding:
     if allowed is None:
-        return Finding(name, False, f"could be set to {_shown(choices)}, but the site's rules do not let you")
+        return Finding(name, False, f"could be set to {_shown(choices)}, but neither a grant nor a rule lets you")
     whole = allowed == (choices.low, choices.high)
     shown = _shown(choices) if whole else f"{allowed[0]:g}–{allowed[1]:g}, of {_shown(choices)},"
     return Finding(name, True, f"can be set to {shown} through the daemon")

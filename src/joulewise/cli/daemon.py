@@ -7,6 +7,7 @@ verb turns into it and is gone.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +15,8 @@ from typing import Annotated
 import typer
 
 from joulewise.cli import say
-from joulewise.core.errors import BadSpec
+from joulewise.core.errors import BadSpec, NotPermitted
+from joulewise.device import nvml_library
 
 
 def daemon(
@@ -41,6 +43,17 @@ def daemon(
             metavar="FILE", readable=False, help="The site's rules. Default: /etc/joulewise/site.toml, if there."
         ),
     ] = None,
+    socket_mode: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODE",
+            help="Who may connect at all, as chmod writes it: 660 is root and the socket's group. Default: 666, "
+            "everybody; what each may set, rules and grants decide.",
+        ),
+    ] = None,
+    ready_fd: Annotated[
+        int | None, typer.Option(metavar="FD", help="Write a line to this descriptor, and close it, once it serves.")
+    ] = None,
     print_unit: Annotated[
         bool, typer.Option("--print-unit", help="Print the systemd unit for this installation, and do nothing else.")
     ] = False,
@@ -59,21 +72,36 @@ def daemon(
       joulewise sim -- joulewise daemon --socket ./d.sock --state ./state \\
           --grants ./grants --audit ./audit.jsonl
     """
-    flags = {"--socket": socket, "--state": state, "--grants": grants, "--audit": audit, "--site": site}
-    given = [word for flag, path in flags.items() if path is not None for word in (flag, str(path))]
+    folders = {"--socket": socket, "--state": state, "--grants": grants, "--audit": audit}
+    flags = {**folders, "--site": site, "--socket-mode": socket_mode, "--ready-fd": ready_fd}
+    given = [word for flag, value in flags.items() if value is not None for word in (flag, str(value))]
     if print_unit:
         if given:
             raise BadSpec(f"--print-unit goes with no other flag, not with {given[0]}; edit the unit's ExecStart= line")
         from joulewise.cli import unit
 
-        python, folders = unit.here()
-        made = unit.made_for(python, folders)
-        if reason := unit.closed([python, *folders]):
+        python, needed = unit.here()
+        made = unit.made_for(python, needed)
+        if reason := unit.closed([python, *needed]):
             raise BadSpec(f"the service could not start from here: {reason}; install joulewise in /opt/joulewise, say")
         typer.echo(made, nl=False)
-        if reason := unit.untrusted([python, *folders]):
+        if reason := unit.untrusted([python, *needed]):
             say(ctx, f"whoever may change what the unit starts is as good as root; {reason}")
         return
+    if socket_mode is not None and not re.fullmatch("[0-7]{3,4}", socket_mode):
+        raise BadSpec(f"--socket-mode {socket_mode!r} is no mode as chmod writes it; write 666 or 660")
+    if os.geteuid() != 0:
+        _refuse_without_root([flag for flag, path in folders.items() if path is None])
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(sys.executable, [sys.executable, "-P", "-m", "joulewise.daemon", *given])
+
+
+def _refuse_without_root(unnamed: list[str]) -> None:
+    """NotPermitted where a user's daemon could set nothing, or would want folders of root's."""
+    if not nvml_library.is_virtual():
+        raise NotPermitted("the daemon needs root, since the driver lets nobody else set clocks and limits; use 'sudo'")
+    if unnamed:
+        raise NotPermitted(
+            f"without root, a daemon of virtual GPUs keeps its files in a folder of yours; name {', '.join(unnamed)}"
+        )

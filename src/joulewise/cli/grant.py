@@ -20,10 +20,12 @@ import typer
 
 from joulewise.cli import FAILED, complain, say, talk
 from joulewise.cli.gpus import uuids
-from joulewise.core.errors import BadSpec
+from joulewise.cli.records import can_see
+from joulewise.core.errors import BadSpec, JoulewiseError, NotPermitted
 from joulewise.core.units import format_duration
 from joulewise.daemon import grants, site
 from joulewise.daemon.grants import GRANTS, Grant
+from joulewise.daemon.policy import ANY, Bound, Range
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -38,6 +40,7 @@ app = typer.Typer(
 Directory = Annotated[Path, typer.Option("--grants", metavar="DIR", readable=False, help="Where grants are kept.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 
+_OPEN = 1e6  # above what any hardware has
 _UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -59,6 +62,9 @@ def add(
         list[str] | None,
         typer.Option(help="KNOB=LOW..HIGH or KNOB. Repeatable. Default: what the site gives to grants."),
     ] = None,
+    shared: Annotated[
+        bool, typer.Option("--shared", help="Holds too while other users' processes run on the GPU, and hits them.")
+    ] = False,
     name: Annotated[
         str | None, typer.Option(help="What to call it; one of that name is replaced. Default: from job and user.")
     ] = None,
@@ -70,7 +76,7 @@ def add(
     joulewise grant add --uid alice --gpu nvml:0 --for 2h
     joulewise grant add --uid 1000 --gpu nvml:0-3 --for 2h --knob power_limit_w=300..700
     In a Slurm prolog:
-    joulewise grant add --uid $SLURM_JOB_UID --gpu $SLURM_JOB_GPUS --job $SLURM_JOB_ID
+    joulewise grant add --uid $SLURM_JOB_UID --gpu nvml:$SLURM_JOB_GPUS --job $SLURM_JOB_ID
     """
     user = _user(uid)
     if not name:
@@ -85,6 +91,7 @@ def add(
             "knobs": None if not knob else _ranges(knob),
             "expires_unix_s": time.time() + lasting_s,
             "job": job,
+            "shared": shared,
         },
         "grant",
     )
@@ -93,6 +100,14 @@ def add(
         typer.echo(json.dumps(_as_json(made)))
     elif not talk(ctx).quiet:
         typer.echo(f"{made.name}: {_in_words(made)}")
+    if others := _others(directory, made):
+        them = "another grant" if len(others) == 1 else f"{len(others)} other grants"
+        say(
+            ctx,
+            f"uid {made.uid} has {them} on these GPUs ({', '.join(others)}), which stay; see 'joulewise grant list'",
+        )
+    for warning in _beyond(made):
+        complain(warning)
 
 
 @app.command("list")
@@ -101,6 +116,10 @@ def list_grants(directory: Directory = GRANTS, as_json: AsJson = False) -> None:
 
     joulewise grant list --json
     """
+    if not can_see(directory):
+        raise NotPermitted(
+            f"grants in {directory} are root's to see; use 'sudo', or 'joulewise doctor' for what you yourself may set"
+        )
     found, problems = grants.read(directory)
     now = time.time()
     if as_json:
@@ -124,9 +143,12 @@ def remove(
     directory: Directory = GRANTS,
     as_json: AsJson = False,
 ) -> None:
-    """Take a right back; leases that rest on it end, and their GPUs are restored.
+    """Take a right back. Leases that rest on it end, and their GPUs are restored.
 
-    joulewise grant remove --job 123        in a Slurm epilog; nothing to remove is no fault
+    That is done when the daemon looks next: within poll_s of the site file,
+    1 s by default. 'joulewise restore --job' removes too, and waits for it.
+
+    joulewise grant remove --job 123        nothing to remove is no fault
     """
     if (name is None) == (job is None):
         raise BadSpec("say which: 'joulewise grant remove NAME' or 'joulewise grant remove --job JOB'")
@@ -137,6 +159,46 @@ def remove(
         typer.echo(json.dumps({"removed": [_as_json(each) for each in taken]}))
     else:
         say(ctx, f"removed {', '.join(each.name for each in taken) or 'nothing'}")
+
+
+def _others(directory: Path, made: Grant) -> list[str]:
+    """Live grants of the same user on the same GPUs: a second one adds to the first and does not replace it."""
+    now = time.time()
+    return [
+        each.name
+        for each in grants.read(directory)[0]
+        if each.uid == made.uid
+        and each.name != made.name
+        and each.expires_unix_s > now
+        and not set(made.gpus).isdisjoint(each.gpus)
+    ]
+
+
+def _beyond(made: Grant) -> list[str]:
+    """What of the grant no hardware here can do. Nothing where the driver cannot be asked: the GPUs may come later."""
+    if made.knobs is None:
+        return []
+    from joulewise.device.discover import listed
+
+    try:
+        spaces = {gpu.info.uuid: gpu.info.space.knobs for gpu in listed()[0]}
+    except JoulewiseError:
+        return []
+    warnings: dict[str, list[str]] = {}
+    for uuid in made.gpus:
+        for knob, (low, high) in made.knobs.items() if uuid in spaces else ():
+            choices = spaces[uuid].get(knob)
+            if choices is None:
+                warnings.setdefault(f"{knob} cannot be set there", []).append(uuid)
+            elif low > choices.high or high < choices.low:
+                beyond = (
+                    f"{knob} {low:g} to {high:g} gives nothing, since it goes from {choices.low:g} to {choices.high:g}"
+                )
+                warnings.setdefault(beyond, []).append(uuid)
+            elif (low and low < choices.low) or (high < _OPEN and high > choices.high):
+                within = f"{max(low, choices.low):g} to {min(high, choices.high):g}"
+                warnings.setdefault(f"of {knob} {low:g} to {high:g} it gives {within}, all there is", []).append(uuid)
+    return [f"{', '.join(where)}: {what}" for what, where in warnings.items()]
 
 
 def _user(text: str) -> int:
@@ -170,7 +232,7 @@ def _ranges(words: list[str]) -> dict[str, tuple[float, float]]:
             if equals and not dots:
                 raise ValueError
             # Without a range, or with an open end: all that the hardware has, which stands around every grant.
-            ranges[knob] = (float(low or 0), float(high or 1e6))
+            ranges[knob] = (float(low or 0), float(high or _OPEN))
         except ValueError:
             raise BadSpec(f"--knob {word!r} is no KNOB=LOW..HIGH; write '--knob power_limit_w=200..600'") from None
     return ranges
@@ -179,13 +241,38 @@ def _ranges(words: list[str]) -> dict[str, tuple[float, float]]:
 def _in_words(grant: Grant) -> str:
     left_s = grant.expires_unix_s - time.time()
     until = datetime.fromtimestamp(grant.expires_unix_s).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-    knobs = "what the site gives to grants"
+    knobs = f"what the site gives to grants ({_site_gives()})"
     if grant.knobs is not None:
-        knobs = ", ".join(f"{knob} {low:g} to {high:g}" for knob, (low, high) in grant.knobs.items()) or "nothing"
+        knobs = ", ".join(f"{knob} {_span(low, high)}" for knob, (low, high) in grant.knobs.items()) or "nothing"
     where = f" from inside {grant.cgroup}" if grant.cgroup else ""
-    return (
-        f"uid {grant.uid}{where} may set {knobs} on {', '.join(grant.gpus)} until {until} ({format_duration(left_s)})"
-    )
+    shared = ", shared or not," if grant.shared else ""
+    gpus = ", ".join(grant.gpus)
+    return f"uid {grant.uid}{where} may set {knobs} on {gpus}{shared} until {until} ({format_duration(left_s)})"
+
+
+def _site_gives() -> str:
+    """The ranges of a grant that names none, as the site's file has them."""
+    try:
+        given = site.load().granted
+    except BadSpec:
+        return "its file cannot be read"
+    return ", ".join(f"{knob} {_range(each)}" for knob, each in given.items() if each is not None) or "nothing"
+
+
+def _range(given: Range) -> str:
+    """As the site's file writes it: ``"50% to max"``, ``"any"``."""
+
+    def end(bound: Bound, name: str) -> str:
+        return f"{bound.share:.0%}" if bound.share is not None else name if bound.value is None else f"{bound.value:g}"
+
+    return "any" if given == ANY else f"{end(given.low, 'min')} to {end(given.high, 'max')}"
+
+
+def _span(low: float, high: float) -> str:
+    """``"200 to 600"``; an open end by its name."""
+    if high >= _OPEN:
+        return "without bounds" if not low else f"from {low:g} on"
+    return f"{low:g} to {high:g}"
 
 
 def _as_json(grant: Grant) -> dict[str, Any]:

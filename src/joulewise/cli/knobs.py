@@ -6,7 +6,7 @@ Pure. The lines serve the summary of ``run``, and ``restore``.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from joulewise.core.errors import BadSpec
 from joulewise.core.knob import KNOBS, MEMORY_MHZ, POWER_LIMIT_W, SM_MHZ, Setting
@@ -18,6 +18,8 @@ _CLOCKS = frozenset({SM_MHZ.name, MEMORY_MHZ.name})
 _UNITS = {POWER_LIMIT_W.name: "W", SM_MHZ.name: "MHz", MEMORY_MHZ.name: "MHz"}
 TROUBLE = (Ending.FOREIGN, Ending.FAILED)
 """What a reader must not overlook."""
+ROUNDING = 0.5
+"""Drivers round limits to less than this many watts."""
 
 
 def setting(words: Sequence[str], *, flag: str = "--set") -> Setting:
@@ -72,21 +74,36 @@ def came_back(each: Restored) -> str:
     said = {
         Ending.RESTORED: f"restored to {after}",
         Ending.UNCHANGED: f"unchanged at {after}" if each.after is not None else "unchanged",
-        Ending.FOREIGN: f"left at {after}, which someone else had set meanwhile",
+        Ending.FOREIGN: _left(each, after),
         Ending.STANDING: f"back to the standing lock of {after}",
         Ending.BASELINE: f"back to the site's baseline of {after}",
         Ending.RESET: "unlocked again",
         Ending.STALE: "undone by a new start of the driver or the machine",
         Ending.FAILED: "NOT restored yet",
     }[each.ending]
-    return f"{said}: {each.why}" if each.why and each.ending in (*TROUBLE, Ending.STALE) else said
+    return f"{said}: {each.why}" if each.why and each.ending in (Ending.FAILED, Ending.STALE) else said
 
 
-def restored_lines(restored: Iterable[Restored], *, gpus: int) -> list[tuple[str, bool]]:
-    """A line for each knob, alike GPUs in one, and whether it is trouble. ``gpus``: how many the lines are about."""
+def _left(each: Restored, after: str) -> str:
+    """A value that is not ours; where nobody knows what was there (a damaged file), why it was left."""
+    if each.before is None or each.after is None:
+        return f"left at {after}: {each.why}"
+    return f"left at {after}, which someone else had set meanwhile"
+
+
+def restored_lines(
+    restored: Iterable[Restored], *, gpus: int, effective: Mapping[str, Setting] | None = None
+) -> list[tuple[str, bool]]:
+    """A line for each knob, alike GPUs in one, and whether it is trouble. ``gpus``: how many the lines are about.
+
+    ``effective`` is what was in force on each GPU, where that is known: less than we wrote, if a BMC held it lower.
+    """
     alike: dict[tuple[str, bool], list[str]] = {}
     for each in restored:
         wrote = "" if each.wrote is None else " " + ceiling(each.knob, each.wrote).removeprefix(name(each.knob)).strip()
+        there = (effective or {}).get(each.gpu, Setting()).get(each.knob)
+        if each.wrote is not None and there is not None and there < each.wrote - ROUNDING:
+            wrote += f" ({shown(each.knob, there)} in force)"
         line = f"{name(each.knob)}{wrote}, {came_back(each)}"
         alike.setdefault((line, each.ending in TROUBLE), []).append(each.gpu)
     lines = []

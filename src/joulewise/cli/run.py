@@ -2,7 +2,7 @@
 
 The command keeps its terminal, its output, its signals and its exit code; we read its GPUs meanwhile and say at
 the end what they used. Whatever becomes of a GPU, a recording or a simulator, the command goes on. Nothing is
-printed while it runs, unless ``--live`` asks for it.
+printed while it runs, unless ``--live`` asks for it or what ``--set`` held is lost.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 _UNSEEN_WAIT_S = 5.0
 """How long to sleep while nothing is shown: the host's counters want to be read once a minute, and a child's end
 that a foreign thread of ours might have swallowed shall not go unseen for long."""
+_HELD_WAIT_S = 0.5
+"""With ``--set``: how late the loss of it may be told."""
 _PROGRAM_CHARACTERS = 100  # enough for people to know it by
 
 
@@ -91,7 +93,9 @@ def run(
 
     --set holds a power limit, or a ceiling for a clock, on those GPUs while
     the command runs, as root or through the daemon. What was there comes back
-    when it ends, however it or joulewise ends.
+    when it ends, however it or joulewise ends. If it is lost before, the
+    command goes on: a line on stderr and the summary say so (ended_early in
+    the JSON), and the exit code stays.
 
       joulewise run -- python train.py --epochs 3
       joulewise run --set power_limit_w=500,sm_mhz=1500 -- python train.py
@@ -99,9 +103,10 @@ def run(
       joulewise run --json result.json --record run.jsonl -- make train
 
     Exit code: the command's; 127 if it is not found, 126 if it cannot be
-    executed, 128 + n if signal n ended it; 2 if a flag or file is wrong and 1
-    if there is nothing to measure with or --set is refused; it is not started
-    then.
+    executed, 128 + n if signal n ended it. It is not started, and the code is
+    2, if a flag or a file is wrong or --set names a value that this GPU or
+    the site does not allow; 1 if there is nothing to measure with, or the
+    right to set, or the GPU, is somebody else's.
     """
     if not 0.01 <= interval <= 10:
         raise BadSpec(f"--interval {interval:g} is outside 0.01 to 10 seconds; 0.1 is usual")
@@ -193,18 +198,31 @@ def _measured(
     start_s = time.monotonic()
     with _a_shells_exit_code(command[0]):
         child = Child(command, environ, mask, while_stopped=view.put_away if view else nullcontext)
+    if held:
+        held.begin()
+    wait_s = view.refresh_s if view else _HELD_WAIT_S if held else _UNSEEN_WAIT_S
     with view or nullcontext():
-        while (code := child.wait(view.refresh_s if view else _UNSEEN_WAIT_S)) is None:
+        while (code := child.wait(wait_s)) is None:
             meter.keep_up()
+            _say_news(held)
             if view:
                 view.draw()
     duration_s = time.monotonic() - start_s
+    if held:
+        held.finish()
     ended = Outcome.REACHED if code == 0 else Outcome.STOPPED_EARLY if child.stopped_by else Outcome.FAILED
     gpus, host = meter.end(ended)
     if gpus and gpus[0].window_s is not None:
         duration_s = gpus[0].window_s
-    given_back = held.end() if held else None
+    _say_news(held)
+    given_back = held.end(duration_s) if held else None
     return Result(tuple(command), code, started, duration_s, tuple(gpus), host, given_back)
+
+
+def _say_news(held: Held | None) -> None:
+    """What has become of ``--set`` meanwhile: the only lines that come between the command's own."""
+    for line in held.news() if held else ():
+        complain(line)
 
 
 def _tell(ctx: typer.Context, result: Result, files: Outputs) -> None:

@@ -8,7 +8,8 @@ sampling) · ``gain_error`` (the sensor's own, relative) · ``total_error_j`` (b
 (counter, integrated, modelled) · ``outcome`` (reached, stopped_early, failed) · ``notes`` · ``reason`` · ``gpus``: for
 each ``uuid``, ``name``, ``index``, ``backend``, ``low_power_w``, ``peak_power_w`` and the same again · ``host``:
 ``energy_j``, ``reason`` · ``set``: null, or what ``--set`` held: ``requested`` and, GPU by GPU, ``effective`` (knob →
-value), ``restored`` (``gpu``, ``knob``, ``ending``, ``before``, ``wrote``, ``after``, ``why``), ``notes``.
+value), ``restored`` (``gpu``, ``knob``, ``ending``, ``before``, ``wrote``, ``after``, ``why``), ``notes``, ``held_s``
+(for how much of ``duration_s`` it is known to have been in force) and ``ended_early`` (null, or why that is not all).
 """
 
 from __future__ import annotations
@@ -68,6 +69,10 @@ class SetResult:
     """GPU → what was in force there."""
     restored: tuple[Restored, ...]
     notes: tuple[str, ...] = ()
+    held_s: float | None = None
+    """For how long of the run it was in force, as far as is known; None where nobody looked."""
+    ended_early: str | None = None
+    """Why that is less than the whole run; None if it is not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +151,8 @@ def _set_json(held: SetResult) -> dict[str, Any]:
         "effective": {uuid: dict(setting) for uuid, setting in held.effective.items()},
         "restored": [{**asdict(each), "ending": each.ending.value} for each in held.restored],
         "notes": list(held.notes),
+        "held_s": held.held_s,
+        "ended_early": held.ended_early,
     }
 
 
@@ -246,11 +253,19 @@ def _why(result: Result) -> list[str]:
     return lines
 
 
+def _early(held: SetResult, duration_s: float) -> list[str]:
+    """For how much of the run the setting was there, if not for all; the way out was said when it happened."""
+    if held.ended_early is None:
+        return []
+    for_s = "" if held.held_s is None else f" for the first {held.held_s:.1f} of {duration_s:.1f} s"
+    return [f"{knobs.chosen(held.requested)}: in force{for_s} only, {held.ended_early.partition('; ')[0]}"]
+
+
 def _set_lines(held: SetResult) -> list[tuple[str, bool]]:
     """What was set and what came back, a line a knob, and whether it is trouble."""
     if held.restored:
-        return knobs.restored_lines(held.restored, gpus=len(held.effective))
-    return [(f"{knobs.chosen(held.requested)}, whether it came back is not known: see 'joulewise leases'", True)]
+        return knobs.restored_lines(held.restored, gpus=len(held.effective), effective=held.effective)
+    return [(f"{knobs.chosen(held.requested)}, whether it came back is not known: see 'joulewise doctor'", True)]
 
 
 def _warnings(result: Result) -> list[str]:
@@ -259,6 +274,7 @@ def _warnings(result: Result) -> list[str]:
         if gpu.measurement is not None:
             lines.extend(f"{short(gpu.info.uuid)}: {note}" for note in gpu.measurement.notes)
     if result.held is not None:
+        lines.extend(_early(result.held, result.duration_s))
         lines.extend(line for line, trouble in _set_lines(result.held) if trouble)
         lines.extend(result.held.notes)
     if not result.gpus and result.host.energy_j is None:

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from joulewise.cli.control import Control
 from joulewise.cli.finding import Finding
+from joulewise.cli.knobs import ROUNDING
 from joulewise.core.errors import JoulewiseError
 from joulewise.daemon.peer import real_uid
 from joulewise.daemon.rights import Seen
@@ -20,7 +21,7 @@ from joulewise.device.nvml import NvmlGpu
 from joulewise.device.nvml_controls import NvmlControls
 from joulewise.device.watch import Watch
 
-_ROUNDING_W = 0.5  # drivers round limits to less
+_RESTORE = "as root: 'joulewise restore'"
 
 
 def truths(gpu: NvmlGpu, control: Control, seen: Seen) -> list[Finding]:
@@ -29,7 +30,7 @@ def truths(gpu: NvmlGpu, control: Control, seen: Seen) -> list[Finding]:
     try:
         controls = NvmlControls(gpu.info.uuid)
         for look in (_persistence, _cap, _enforced, _lock):
-            found += look(controls, control)
+            found += look(controls, control, gpu.info.index)
     except JoulewiseError:
         return found  # a GPU that is lost says so where it is measured
     return found + shared(seen, os.geteuid())
@@ -49,15 +50,18 @@ def see(gpu: NvmlGpu) -> Seen:
 
 
 def shared(seen: Seen, uid: int) -> list[Finding]:
-    """Others' processes make a GPU read only: what one sets, all get. Root asks for others than one user's."""
+    """What one sets on a shared GPU, all get: read only for users, and for root to know. Root asks for several."""
     users = {user for _, user in seen.processes or ()}
     if not users - {uid} or (uid == 0 and len(users) == 1):
         return []
-    says = f"shared with {_names(users - {uid})}: read only, since a setting would hit them too"
+    others = _names(users - {uid})
+    if uid == 0:
+        return [Finding("shared", None, f"root may set it, but it hits {others}")]
+    says = f"shared with {others}: read only, since a setting would hit them too"
     return [Finding("shared", None, says, "set it when it is yours alone; ask your scheduler for a whole GPU")]
 
 
-def _persistence(controls: NvmlControls, _: Control) -> list[Finding]:
+def _persistence(controls: NvmlControls, _: Control, __: int) -> list[Finding]:
     if controls.persistence() is not False or not controls.space.knobs:
         return []
     says = "off: settings vanish when the last program leaves the GPU"
@@ -66,31 +70,39 @@ def _persistence(controls: NvmlControls, _: Control) -> list[Finding]:
     ]
 
 
-def _cap(controls: NvmlControls, control: Control) -> list[Finding]:
+def _cap(controls: NvmlControls, control: Control, index: int) -> list[Finding]:
     limit_w, default_w = controls.value(LIMIT), controls.default_limit_w
-    if limit_w is None or default_w is None or limit_w >= default_w - _ROUNDING_W:
+    if limit_w is None or default_w is None:
         return []
     says = f"limited to {limit_w:g} W of its usual {default_w:g} W"
     holder = control.holder(controls.uuid, LIMIT)
+    if holder is not None and holder.wrote is not None and abs(limit_w - holder.wrote) > ROUNDING:
+        says += f", where a lease of {holder.who} has set {holder.wrote:g} W: somebody else has changed it"
+        return [Finding("power cap", None, says, "find out who; when the lease ends, theirs stays")]
+    if limit_w >= default_w - ROUNDING:
+        return []
     if holder is not None:
-        return [Finding("power cap", True, f"{says} by a lease of {holder}")]
+        by = "by" if holder.wrote is not None else "as it was before"
+        return [Finding("power cap", True, f"{says} {by} a lease of {holder.who}")]
     if controls.uuid in control.owed:
-        return [
-            Finding("power cap", None, f"{says}, perhaps by a joulewise that is gone", "as root: 'joulewise restore'")
-        ]
-    do = f"if it is nobody's, as root: 'nvidia-smi -i GPU -pl {default_w:g}'"
+        return [Finding("power cap", None, f"{says}, perhaps by a joulewise that is gone", _RESTORE)]
+    by_hand = f"'nvidia-smi -i {index} -pl {default_w:g}'"
+    if not control.sure:
+        says += f", perhaps by joulewise: {_unknown(control)}"
+        return [Finding("power cap", None, says, f"as root: first 'joulewise restore'; if it stays, {by_hand}")]
+    do = f"if it is nobody's, as root: {by_hand}"
     return [Finding("power cap", None, f"{says}, and no lease of joulewise holds it: left behind?", do)]
 
 
-def _enforced(controls: NvmlControls, _: Control) -> list[Finding]:
+def _enforced(controls: NvmlControls, _: Control, __: int) -> list[Finding]:
     limit_w, enforced_w = controls.value(LIMIT), controls.enforced_limit_w()
-    if limit_w is None or enforced_w is None or enforced_w >= limit_w - _ROUNDING_W:
+    if limit_w is None or enforced_w is None or enforced_w >= limit_w - ROUNDING:
         return []
     says = f"{enforced_w:g} W are in force, below the {limit_w:g} W asked for: the board's controller (BMC) holds it"
     return [Finding("power cap", None, says, "ask whoever runs the machine's BMC; no setting here can raise it")]
 
 
-def _lock(controls: NvmlControls, control: Control) -> list[Finding]:
+def _lock(controls: NvmlControls, control: Control, index: int) -> list[Finding]:
     """Locks cannot be read. One that holds the clock down is seen while the GPU is busy, and only then."""
     notice = Watch(controls).locked_by_others()
     baseline = None if control.policy is None else control.policy.baseline(controls.uuid).get("sm_mhz")
@@ -99,12 +111,25 @@ def _lock(controls: NvmlControls, control: Control) -> list[Finding]:
     says = f"{notice.found:g} of {controls.space.knobs['sm_mhz'].high:g} MHz under load"
     holder = control.holder(controls.uuid, "sm_mhz")
     if holder is not None:
-        return [Finding("clock lock", True, f"{says}, by a lease of {holder}")]
+        return [Finding("clock lock", True, f"{says}, by a lease of {holder.who}")]
+    standing = control.standing(controls.uuid, "sm_mhz")
+    if standing is not None:
+        return [Finding("clock lock", True, f"{says}, by the lock of {standing:g} MHz that 'joulewise stand' keeps")]
     if controls.uuid in control.owed:
-        says += ": locked, perhaps by a joulewise that is gone (inferred)"
-        return [Finding("clock lock", None, says, "as root: 'joulewise restore'")]
+        return [
+            Finding("clock lock", None, f"{says}: locked, perhaps by a joulewise that is gone (inferred)", _RESTORE)
+        ]
+    by_hand = f"'nvidia-smi -i {index} -rgc'"
+    if not control.sure:
+        says += f", neither heat nor power: locked (inferred), perhaps by joulewise: {_unknown(control)}"
+        return [Finding("clock lock", None, says, f"as root: first 'joulewise restore'; if it stays, {by_hand}")]
     says += ", neither heat nor power: somebody has locked it (inferred)"
-    return [Finding("clock lock", None, says, "if it is nobody's, as root: 'nvidia-smi -i GPU -rgc'")]
+    return [Finding("clock lock", None, says, f"if it is nobody's, as root: {by_hand}")]
+
+
+def _unknown(control: Control) -> str:
+    """Why we cannot tell whether joulewise has set something."""
+    return "no daemon answers" if control.daemon is None else "its files are root's to read"
 
 
 def _names(users: Iterable[int]) -> str:

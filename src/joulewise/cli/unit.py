@@ -16,7 +16,7 @@ from importlib import resources
 from pathlib import Path
 
 from joulewise.core.errors import BadSpec
-from joulewise.daemon import trusted
+from joulewise.device import trusted
 
 SYSTEM_PYTHON = "/usr/bin/python3"
 """The Python that the unit as shipped names."""

@@ -114,6 +114,19 @@ class Choices:
         below = self.low + max(0, min(steps, self._below_high(self.step) - 1)) * self.step
         return self.high if self.high - clipped < abs(clipped - below) else below
 
+    def at_most(self, value: float) -> float:
+        """The highest value that may be set and is not above ``value``; the lowest of all if every one is."""
+        near = self.snap(value)
+        if near <= value or near == self.low:
+            return near
+        if self.values:
+            return self.values[self.values.index(near) - 1]
+        if self.step is None:
+            return value
+        # ``high`` need not lie on a step.
+        steps = math.ceil((near - self.low) / self.step - 1e-9) - 1
+        return self.low + max(0, steps) * self.step
+
     def all(self) -> tuple[float, ...]:
         """Every value, lowest first; for a range without a step, its two ends."""
         if self.values:

@@ -41,6 +41,8 @@ from joulewise.device.wire import SOCKET
 
 _MOST_STOP_S = 20.0
 """For everything to be given back at the end; what hangs longer is left to 'joulewise restore' and the next start."""
+_MOST_LEAVING_S = 0.2
+"""For the threads to end once nothing is left to do; one that hangs in the driver does not."""
 _ARENA_MAX = -8  # M_ARENA_MAX in <malloc.h>
 _LOOK_AGAIN_S = 5.0
 """For a GPU that did not answer: one that is being reset takes seconds."""
@@ -49,13 +51,13 @@ _SWITCH_S = 0.0005
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run until told to stop. 0 if everything was given back."""
+    """Run until told to stop. 0 if everything was given back, 1 if not, 2 if it was started in a wrong way."""
     options = _options(arguments)
     try:
         return Daemon(options).run()
     except JoulewiseError as error:
         _say(str(error))
-        return 1
+        return 2 if isinstance(error, BadSpec) else 1
 
 
 class Daemon:
@@ -91,6 +93,7 @@ class Daemon:
         signal.set_wakeup_fd(signals.fileno(), warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: None)
+        self._find_debts()
         self._service.start()
         self._find_gpus()
         path: Path = self._options.socket
@@ -106,7 +109,24 @@ class Daemon:
         path.unlink(missing_ok=True)
         server.close()
         listener.close()
+        self._workers.close(_MOST_LEAVING_S)
+        for gpu in self._service.owed:
+            _say(f"what a process before had set on {gpu} could not be given back; 'joulewise restore' tries again")
         return 0 if clean else 1
+
+    def _find_debts(self) -> None:
+        """What processes before us have left, so that it is seen also where the GPU does not answer."""
+        try:
+            for uuid in Saved.known(self._state):
+                try:
+                    saved = Saved.open(self._state, uuid)
+                except LeaseTaken:
+                    continue  # a living process's
+                if saved.entries or saved.quarantined is not None:
+                    self._service.owe(uuid, saved.entries.values(), "the GPU has not answered yet")
+                saved.close()
+        except NotSaved as error:
+            _say(str(error))
 
     def _find_gpus(self) -> None:
         """Until every GPU is found and what a daemon before us owed there is given back, but for those that hang.
@@ -262,7 +282,10 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--audit", type=Path, default=AUDIT, help="who did what (%(default)s)")
     parser.add_argument("--site", type=Path, default=site.SITE, help="the site's rules (%(default)s, if there)")
     parser.add_argument(
-        "--socket-mode", type=lambda text: int(text, 8), default=0o666, help="octal; rights decide, not it"
+        "--socket-mode",
+        type=lambda text: int(text, 8),
+        default=0o666,
+        help="who may connect, as file permissions in octal; what they may then do is decided by rights",
     )
     parser.add_argument("--ready-fd", type=int, help="written to and closed once it serves")
     return parser.parse_args(arguments)

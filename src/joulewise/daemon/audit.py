@@ -20,19 +20,22 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from joulewise.core.errors import BadSpec, NotNow
-from joulewise.daemon import trusted
 from joulewise.daemon.pace import Pace
+from joulewise.device import trusted
 
 AUDIT = Path("/var/log/joulewise/audit.jsonl")
 
 KEPT = 4
 """Old files. With the current one at most 80 MiB, some 250,000 acts: weeks of honest use."""
-_MOST_CHARACTERS = 400
-"""Of one text. Reasons and commands come from users, who shall not push others' acts out of the log."""
+_MOST_BYTES = 400
+"""Of one text, as it is written. Reasons and commands come from users, who shall not push others' acts out of the log
+(a character may take twelve)."""
 _REFUSALS_PER_S, _REFUSALS_AT_ONCE = 1.0, 100.0
 """Lines about refusals of one user: at most 86,400 a day, some 30 MiB."""
-_ASKED = frozenset({"take", "apply", "connection"})
-"""What users ask for and may be refused; everything else happens by itself."""
+
+_SURELY_SHORT = _MOST_BYTES // 12 - 2
+_encode = json.JSONEncoder(allow_nan=False, default=str).encode
+"""Made once: to make one takes longer than to use it."""
 
 
 class Audit:
@@ -47,7 +50,10 @@ class Audit:
         """Why the last line could not be written; None if it was."""
         self.lost = 0
         """Lines that could not be written since the log was last whole."""
+        self._path = str(path)
         self._file: int | None = None
+        self._is = (0, 0)
+        """Which file that is."""
         self._clock = clock
         self._refusals = Pace(_REFUSALS_PER_S, _REFUSALS_AT_ONCE)
         self._left_out: dict[object, int] = {}
@@ -59,12 +65,7 @@ class Audit:
         return self.problem is None or self._tell_lost()
 
     def write(self, **fields: object) -> bool:
-        """Append one act with the time of now (UTC); False if it could not be written, and ``problem`` says why.
-
-        True also for a refusal that is one too many of its user.
-        """
-        if fields.get("op") in _ASKED and fields.get("result") != "ok" and not self._worth_a_line(fields):
-            return True
+        """Append one act with the time of now (UTC); False if it could not be written, and ``problem`` says why."""
         if self.lost and not self._tell_lost():
             self.lost += 1
             return False
@@ -72,6 +73,10 @@ class Audit:
             self.lost += 1
             return False
         return True
+
+    def refuse(self, **fields: object) -> bool:
+        """As ``write``, for what ``uid`` asked in vain; True also if that is one too many of theirs to be written."""
+        return not self._worth_a_line(fields) or self.write(**fields)
 
     def close(self) -> None:
         """Close the file. Idempotent; a later write opens it again."""
@@ -101,14 +106,15 @@ class Audit:
     def _append(self, fields: dict[str, object]) -> bool:
         try:
             line = _line(fields)
-            if self._file is None or self._moved(self._file):
+            size = self._size()
+            if size is None:
                 self._open()
-            assert self._file is not None
-            size = os.fstat(self._file).st_size
+                size = 0 if (found := self._size()) is None else found
             if size and size + len(line) > self.most_bytes:
                 self._rotate()
                 self._open()
                 size = 0
+            assert self._file is not None
             written = os.write(self._file, line)
             if written != len(line):
                 os.ftruncate(self._file, size)  # half a line would spoil the next one too
@@ -141,15 +147,17 @@ class Audit:
             os.close(file)
             raise BadSpec(reason)
         self._file = file
+        self._is = (seen.st_dev, seen.st_ino)
 
-    def _moved(self, file: int) -> bool:
-        """Whether the path no longer leads to the open file."""
+    def _size(self) -> int | None:
+        """Bytes in the open file; None if there is none, or the path no longer leads to it."""
+        if self._file is None:
+            return None
         try:
-            there = os.lstat(self.path)
+            there = os.lstat(self._path)
         except FileNotFoundError:
-            return True
-        here = os.fstat(file)
-        return (there.st_dev, there.st_ino) != (here.st_dev, here.st_ino)
+            return None
+        return there.st_size if (there.st_dev, there.st_ino) == self._is else None
 
     def _rotate(self) -> None:
         self.close()
@@ -161,18 +169,25 @@ class Audit:
 
 def _line(fields: dict[str, object]) -> bytes:
     """The act as one line of ASCII: whatever a user wrote into a text stays inside its quotes."""
-    now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-    kept = {"time": now, **{name: _short(value) for name, value in fields.items()}}
+    kept = {"time": _now()}
+    for name, value in fields.items():
+        kept[name] = _short(value) if isinstance(value, str) and len(value) > _SURELY_SHORT else value  # type: ignore[assignment]
     try:
-        text = json.dumps(kept, allow_nan=False, default=str)
+        text = _encode(kept)
     except ValueError:  # NaN or infinity: written as words, since JSON has none
-        text = json.dumps(
-            {name: value if isinstance(value, (str, int)) else str(value) for name, value in kept.items()}
-        )
+        text = _encode({name: value if isinstance(value, (str, int)) else str(value) for name, value in kept.items()})
     return text.encode("ascii") + b"\n"
 
 
-def _short(value: object) -> object:
-    if isinstance(value, str) and len(value) > _MOST_CHARACTERS:
-        return value[: _MOST_CHARACTERS - 1] + "…"
-    return value
+def _now() -> str:
+    """UTC, to the microsecond."""
+    return datetime.now(UTC).isoformat(timespec="microseconds")[:-6] + "Z"
+
+
+def _short(text: str) -> str:
+    if len(_encode(text)) <= _MOST_BYTES:
+        return text
+    cut = text[:_MOST_BYTES]
+    while len(_encode(cut)) > _MOST_BYTES - 6:  # what "…" takes
+        cut = cut[: len(cut) * 15 // 16]
+    return cut + "…"

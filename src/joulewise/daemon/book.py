@@ -16,8 +16,14 @@ from typing import Any, Final, Protocol
 from joulewise.core.errors import LeaseTaken, NotNow
 from joulewise.core.knob import DEFAULT, Setting
 from joulewise.daemon.rights import Allowed
+from joulewise.daemon.timers import Timer
 from joulewise.device.lease import Owner, Restored
+from joulewise.device.saved_lines import Entry
 
+MOST_PARTIES: Final = 64
+"""Of one user that are remembered at a time: one for each GPU of the largest nodes."""
+MOST_PARTIES_OF_ALL: Final = 4096
+"""Some 4 MiB, for a user who has many numbers."""
 PARTY_S: Final = 30.0
 """How long a party may take to come together: ranks of one job start within seconds of each other."""
 
@@ -106,6 +112,8 @@ class Held:
     """Whether everybody who waited for the end has been answered."""
     waiting: list[Callable[[], None]] = field(default_factory=list)
     """What is to be done when the end has come."""
+    timer: Timer | None = None
+    """Which ends it when its time is up."""
     _turns: deque[Callable[[], None]] = field(default_factory=deque)
     _busy: bool = False
 
@@ -152,6 +160,36 @@ class Party:
     """Whether somebody looks after its time."""
 
 
+@dataclass(frozen=True, slots=True)
+class Owed:
+    """What a process before us has left on one GPU, and nobody could give back yet."""
+
+    entries: tuple[Entry, ...]
+    """Knob by knob; empty where not even that can be read."""
+    why: str
+
+    def listed(self, gpu: str) -> dict[str, dict[str, Any]]:
+        """By lease, in the form of ``Book.listed``."""
+        found: dict[str, dict[str, Any]] = {}
+        for owner in dict.fromkeys(entry.owner for entry in self.entries) or (None,):
+            own = [entry for entry in self.entries if entry.owner == owner]
+            found[f"owed-{gpu}" if owner is None else owner.lease] = {
+                "uid": None if owner is None else owner.uid,
+                "pid": None if owner is None else owner.pid,
+                "command": "" if owner is None else owner.command,
+                "reason": "" if owner is None else owner.reason,
+                "gpus": [gpu],
+                "knobs": sorted(entry.knob for entry in own),
+                "stage": "owed",
+                "left_s": 0.0,
+                "ttl_s": 0.0,
+                "settings": {gpu: written} if (written := {e.knob: e.wrote[-1] for e in own if e.wrote}) else {},
+                "grants": [],
+                "why": self.why,
+            }
+        return found
+
+
 class Book:
     """The tables. Every method is quick; times are seconds of the service's clock."""
 
@@ -160,6 +198,10 @@ class Book:
         self._claims: dict[tuple[str, str], Held] = {}
         self._quiet: dict[str, dict[Client, tuple[float, str]]] = {}
         self._parties: dict[tuple[int, str], Party] = {}
+        self._begun: dict[int, int] = {}
+        """How many of them each user has."""
+        self.owed: dict[str, Owed] = {}
+        """By GPU."""
         # A name must not come back after a restart, when a client may still ask for the lease of before.
         self._life = secrets.token_hex(3)
         self._numbers = itertools.count(1)
@@ -223,13 +265,15 @@ class Book:
 
     # -- quiet
 
-    def set_quiet(self, client: Client, gpus: tuple[str, ...], until_s: float | None, reason: str) -> None:
-        """No write on ``gpus`` until then; None ends this client's own quiet there."""
+    def set_quiet(self, client: Client, gpus: tuple[str, ...], until_s: float | None, reason: str) -> bool:
+        """No write on ``gpus`` until then; None ends this client's own quiet there. Whether anything has changed."""
+        changed = until_s is not None
         for gpu in gpus:
             if until_s is not None:
                 self._quiet.setdefault(gpu, {})[client] = (until_s, reason)
             elif gpu in self._quiet:
-                self._quiet[gpu].pop(client, None)
+                changed |= self._quiet[gpu].pop(client, None) is not None
+        return changed
 
     def check_not_quiet(self, gpu: str, now_s: float) -> None:
         """NotNow, with the time it takes, if somebody has asked for quiet on ``gpu``."""
@@ -257,23 +301,45 @@ class Book:
     # -- parties
 
     def party(self, uid: int, name: str, size: int, now_s: float) -> Party:
-        """The party of that name, begun if there is none; one that is over and old is forgotten first."""
+        """The party of that name, begun if there is none; one that is over and old is forgotten first.
+
+        NotNow if its user has begun too many.
+        """
         known = self._parties.get((uid, name))
         if known is not None and known.until_s <= now_s and (known.failed is not None or not known.members):
             known = None
         if known is None:
+            if len(self._parties) >= MOST_PARTIES_OF_ALL or self._begun.get(uid, 0) >= MOST_PARTIES:
+                raise NotNow(f"uid {uid} has begun {self._begun.get(uid, 0)} parties; wait for one to end", PARTY_S)
+            self.forget_party(self._parties.get((uid, name)))
             known = self._parties[uid, name] = Party(uid, name, size, now_s + PARTY_S)
+            self._begun[uid] = self._begun.get(uid, 0) + 1
         return known
 
-    def forget_party(self, party: Party) -> None:
+    def known_party(self, uid: int, name: str) -> Party | None:
+        """The party of that name, if somebody has begun it."""
+        return self._parties.get((uid, name))
+
+    def forget_party(self, party: Party | None) -> None:
         """Its name may be used again."""
-        if self._parties.get((party.uid, party.name)) is party:
+        if party is not None and self._parties.get((party.uid, party.name)) is party:
             del self._parties[party.uid, party.name]
+            self._begun[party.uid] -= 1
+            if not self._begun[party.uid]:
+                del self._begun[party.uid]
 
     # -- to be seen
 
     def listed(self, now_s: float) -> list[dict[str, Any]]:
-        """All leases as anybody may see them, by name."""
+        """All leases as anybody may see them, by name, and what is owed by those of before."""
+        owed: dict[str, dict[str, Any]] = {}
+        for gpu, each in self.owed.items():
+            for name, row in each.listed(gpu).items():
+                there = owed.setdefault(name, {"lease": name, **row})
+                if there["gpus"] != row["gpus"]:  # one lease, several GPUs
+                    there["gpus"] += row["gpus"]
+                    there["knobs"] = sorted({*there["knobs"], *row["knobs"]})
+                    there["settings"] |= row["settings"]
         return [
             {
                 "lease": held.name,
@@ -287,11 +353,12 @@ class Book:
                 "left_s": round(max(0.0, held.expires_s - now_s), 3),
                 "ttl_s": held.ttl_s,
                 "settings": {gpu: dict(setting) for gpu, setting in held.settings.items() if setting},
-                **({"because": held.allowed[held.gpus[0]].because} if held.allowed else {}),
+                "because": ", ".join(dict.fromkeys(each.because for each in held.allowed.values())),
+                "grants": sorted({name for each in held.allowed.values() for name in each.grants}),
                 **({"why": held.why} if held.why else {}),
             }
             for held in sorted(self._leases.values(), key=lambda held: held.name)
-        ]
+        ] + [owed[name] for name in sorted(owed)]
 
 
 def _terms(held: Held, now_s: float) -> str:

@@ -7,9 +7,9 @@ thread, only where the answer depends on it, and again from time to time while a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
-from joulewise.core.errors import JoulewiseError, NotNow, NotPermitted
+from joulewise.core.errors import GpuStalled, JoulewiseError, NotNow, NotPermitted
 from joulewise.daemon import rights
 from joulewise.daemon.book import Book, Client, Held, Stage
 from joulewise.daemon.gather import Gather
@@ -17,6 +17,10 @@ from joulewise.daemon.grants import Grants
 from joulewise.daemon.policy import Policy
 from joulewise.daemon.rights import Allowed, Asking, NeedsLook, Seen
 from joulewise.daemon.station import Station
+from joulewise.daemon.tenure import Tenure
+
+_AFTER_S: Final = 0.001
+"""So that a grant has ended for sure when it is looked at: clocks are read in microseconds."""
 
 
 class Entitled:
@@ -28,14 +32,20 @@ class Entitled:
         book: Book,
         grants: Grants,
         policy: Policy,
-        end: Callable[[Held, str], None],
+        tenure: Tenure,
+        later: Callable[[float, Callable[[], None]], object],
+        unix: Callable[[], float],
     ) -> None:
-        """``end`` ends a lease, and is told why."""
+        """``later`` does something in so many wall seconds; ``unix`` is the calendar's clock, which grants go by."""
         self.policy = policy
         self._stations = stations
         self._book = book
         self._grants = grants
-        self._end = end
+        self._tenure = tenure
+        self._later = later
+        self._unix = unix
+        self._ends: set[float] = set()
+        """Ends of grants at which somebody will look."""
 
     def decide(
         self,
@@ -100,6 +110,71 @@ class Entitled:
             return frozenset({knob})
         raise refused
 
+    def may(self, client: Client, gpus: tuple[str, ...], then: Callable[[dict[str, dict[str, Any]]], None]) -> None:
+        """``then`` with what ``client`` may set on each of ``gpus``, each knob by itself: ``knobs`` (knob → [lowest,
+        highest]) and ``because``, or ``why`` there is none. By the same decision as ``decide``."""
+        cgroups = client.cgroups()
+
+        def told(seen: dict[str, Any], errors: dict[str, Exception]) -> None:
+            then({gpu: self._may(client, cgroups, gpu, seen.get(gpu), errors.get(gpu)) for gpu in gpus})
+
+        to_see = [gpu for gpu in gpus if self._depends(client, cgroups, gpu)]
+        if not to_see:
+            told({}, {})
+            return
+        gather = Gather(to_see, told)
+        for gpu in to_see:
+            station = self._stations[gpu]
+            try:
+                station.join("who", station.look_who, gather.slot(gpu))
+            except GpuStalled as error:
+                gather.slot(gpu)(None, error)
+
+    def _depends(self, client: Client, cgroups: tuple[str, ...], gpu: str) -> bool:
+        """Whether what ``client`` may set on ``gpu`` depends on who runs there."""
+        for knob in self._stations[gpu].space.knobs:
+            try:
+                self._ask(client, cgroups, gpu, frozenset({knob}), None)
+            except NeedsLook:
+                return True
+            except NotPermitted:
+                continue
+        return False
+
+    def _may(
+        self, client: Client, cgroups: tuple[str, ...], gpu: str, seen: Seen | None, error: Exception | None
+    ) -> dict[str, Any]:
+        knobs: dict[str, list[float]] = {}
+        because: dict[str, None] = {}
+        why: list[str] = []
+        for knob in self._stations[gpu].space.knobs:
+            try:
+                allowed = self._ask(client, cgroups, gpu, frozenset({knob}), seen)
+            except NotPermitted as refused:
+                why.append(str(refused))
+            except NeedsLook:
+                why.append(str(error or "the rights have just changed; ask again"))
+            else:
+                knobs[knob] = list(allowed.ranges[knob])
+                because[allowed.because] = None
+        if knobs:
+            return {"knobs": knobs, "because": ", ".join(because)}
+        return {"why": why[0] if why else "it has no knob that could be set"}
+
+    def watch(self, allowed: Mapping[str, Allowed]) -> None:
+        """Look at the leases again when the first of the grants that ``allowed`` rests on ends."""
+        ends = [each.until_unix_s for each in allowed.values() if each.until_unix_s is not None]
+        if not ends or min(ends) in self._ends:
+            return
+        end = min(ends)
+        self._ends.add(end)
+
+        def over() -> None:
+            self._ends.discard(end)
+            self.review(look=False)
+
+        self._later(max(0.0, end - self._unix()) + _AFTER_S, over)
+
     def review(self, *, look: bool) -> None:
         """End leases whose grants have gone; with ``look``, ask again for every one that does not rest on root's."""
         live = {grant.name for grant in self._grants.live()}
@@ -109,14 +184,20 @@ class Entitled:
             if look or any(name not in live for each in held.allowed.values() for name in each.grants):
                 self._review(held)
 
-    def _review(self, held: Held) -> None:
+    def _review(self, held: Held, *, again: bool = False) -> None:
         def still(allowed: dict[str, Allowed]) -> None:
             held.allowed = allowed
+            self.watch(allowed)
+            self._tenure.check_still_allowed(held)
 
         def over(error: Exception) -> None:
             # A GPU that is stalled or lost says nothing about rights.
-            if isinstance(error, NotPermitted) and held.stage is Stage.HELD:
-                self._end(held, f"its right has ended: {error}")
+            if not isinstance(error, NotPermitted) or held.stage is not Stage.HELD:
+                return
+            if again:
+                self._tenure.end(held, f"its right has ended: {error}")
+            else:  # what was seen may have been a process that was just going
+                self._review(held, again=True)
 
         try:
             self.decide(held.client, held.gpus, held.knobs, still, over)

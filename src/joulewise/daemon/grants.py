@@ -2,7 +2,8 @@
 
 A lease is asked for before the job has touched its GPU, and inside a container pids mean nothing outside it; who has
 been given which GPU is known to the scheduler. So its prolog writes a grant (``joulewise grant add``) and its epilog
-removes it, whether the daemon runs or not. The daemon only reads: it looks when the folder has changed.
+removes it, whether the daemon runs or not. The daemon only reads: it looks when the folder or a file in it has changed.
+A grant ends by the calendar, as jobs do: a clock that is set back prolongs it.
 
 The folder belongs to root and is closed to everybody else. A file that anybody but root could have written, that has
 expired or is not understood gives nothing; what is wrong with it is kept in ``problems``.
@@ -23,15 +24,15 @@ from pathlib import Path
 from typing import Any
 
 from joulewise.core.errors import BadSpec, NotPermitted
-from joulewise.daemon import trusted
 from joulewise.daemon.site import gpu_name, is_number, knob_name
+from joulewise.device import trusted
 
 GRANTS = Path("/run/joulewise/grants")
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _SUFFIX = ".json"
 _TICK_NS = 100_000_000
-"""A folder's time of change moves in ticks (at most 10 ms; some network file systems are coarser). A listing made
+"""A time of change moves in ticks (at most 10 ms; some network file systems are coarser). A listing made
 within this time of the last change may have missed one of the same tick, so it is not relied on."""
 
 
@@ -49,11 +50,11 @@ class Grant:
     expires_unix_s: float
     job: str | None = None
     """The scheduler's name of the job, for people and for ``remove``."""
+    shared: bool = False
+    """Holds too while processes of other users run on the GPU, whose work it then changes."""
 
-    def covers(self, uid: int, cgroups: tuple[str, ...], gpu: str) -> bool:
-        """Whether it is for that user, from inside these control groups, on that GPU."""
-        if uid != self.uid or gpu not in self.gpus:
-            return False
+    def holds_in(self, cgroups: tuple[str, ...]) -> bool:
+        """Whether it is for a process inside these control groups."""
         inside = self.cgroup
         return inside is None or any(each == inside or each.startswith(f"{inside}/") for each in cgroups)
 
@@ -83,7 +84,14 @@ class Grant:
             knobs=None if knobs is None else _knobs(knobs, where),
             expires_unix_s=float(expires),
             job=None if fields.get("job") is None else valid_name(fields["job"], f"{where}: job"),
+            shared=_flag(fields.get("shared", False), f"{where}: shared"),
         )
+
+
+def _flag(value: object, what: str) -> bool:
+    if not isinstance(value, bool):
+        raise BadSpec(f"{what} = {value!r} must be true or false")
+    return value
 
 
 class Grants:
@@ -95,15 +103,15 @@ class Grants:
         """What is wrong with the folder or with files in it, as of the last look."""
         self._now = now
         self._read: tuple[Grant, ...] = ()
-        self._as_of: tuple[int, int] | None = None
+        self._as_of: tuple[tuple[str, int, int], ...] | None = None
 
     def live(self) -> tuple[Grant, ...]:
-        """The grants that hold now. Costs one look at the folder's time of change when nothing has changed."""
+        """The grants that hold now. Costs a look at the times of change, some microseconds a file, if nothing has."""
         if self._as_of is None or self._as_of != _changed(self.directory):
             begun_ns = time.time_ns()
             before = _changed(self.directory)
             self._read, self.problems = read(self.directory)
-            settled = before is not None and before[1] < begun_ns - _TICK_NS
+            settled = before is not None and max(each[2] for each in before) < begun_ns - _TICK_NS
             self._as_of = before if settled else None
         now = self._now()
         return tuple(grant for grant in self._read if grant.expires_unix_s > now)
@@ -211,13 +219,17 @@ def _opened(directory: Path, *, make: bool) -> Iterator[int]:
         raise BadSpec(f"grants cannot be kept in {directory}: {(error.strerror or str(error)).lower()}") from error
 
 
-def _changed(directory: Path) -> tuple[int, int] | None:
-    """Which folder is there and when its list of files last changed; None if there is none."""
+def _changed(directory: Path) -> tuple[tuple[str, int, int], ...] | None:
+    """Which folder and which files are there and when each last changed; None if there is no folder."""
     try:
-        seen = os.lstat(directory)
+        folder = os.lstat(directory)
+        if not stat.S_ISDIR(folder.st_mode):
+            return None
+        with os.scandir(directory) as files:
+            seen = [("", folder), *((file.name, file.stat(follow_symlinks=False)) for file in files)]
     except OSError:
         return None
-    return (seen.st_ino, max(seen.st_mtime_ns, seen.st_ctime_ns)) if stat.S_ISDIR(seen.st_mode) else None
+    return tuple((name, each.st_ino, max(each.st_mtime_ns, each.st_ctime_ns)) for name, each in seen)
 
 
 def _cgroup(path: object, where: str) -> str:

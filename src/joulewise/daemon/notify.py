@@ -28,10 +28,6 @@ class Notify:
         """The loop goes round."""
         self._say("WATCHDOG=1")
 
-    def status(self, text: str) -> None:
-        """One line for ``systemctl status``."""
-        self._say(f"STATUS={text}")
-
     def stopping(self) -> None:
         """We are about to end."""
         self._say("STOPPING=1")

@@ -24,7 +24,6 @@ _SO_PEERPIDFD: Final = 77
 _CREDENTIALS: Final = struct.Struct("=iII")  # struct ucred: pid, uid, gid
 _MOST_GROUPS: Final = 65536  # NGROUPS_MAX
 
-CREDENTIALS_BYTES: Final = _CREDENTIALS.size
 ANCILLARY_BYTES: Final = socket.CMSG_SPACE(_CREDENTIALS.size)
 """Room for one sender's credentials and nothing else: descriptors that somebody sends along do not fit, and the
 kernel then drops them."""

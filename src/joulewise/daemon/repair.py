@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from joulewise.core.errors import JoulewiseError, LeaseTaken, NotSaved
+from joulewise.core.errors import LeaseTaken, NotSaved
 from joulewise.daemon.policy import Policy
-from joulewise.device.keeper import Keeper
 from joulewise.device.lease import Ending, Restored
-from joulewise.device.nvml_controls import NvmlControls
+from joulewise.device.rescue import rescue
 from joulewise.device.saved import Saved
 
 
@@ -27,6 +26,7 @@ def repair(
     """Give back what is owed on ``gpus`` (None: all that have a file in ``state``), each as well as it can be.
 
     ``on_held`` is told (GPU, who) for each that a live process holds. What fails is reported as FAILED and stays owed.
+    Clocks go to the baseline of ``policy``; without one, to what was declared when they were taken.
     Raises NotSaved if ``state`` cannot be read at all; a folder that is not there owes nothing.
     """
     rules = policy or Policy()
@@ -35,36 +35,10 @@ def repair(
         if gpus is not None and uuid not in gpus:
             continue
         try:
-            saved = Saved.open(state, uuid)
+            found += rescue(state, uuid, baseline=rules.baseline(uuid))
         except LeaseTaken as error:
             if on_held is not None:
                 on_held(uuid, str(error))
-            continue
         except NotSaved as error:
             found.append(Restored(uuid, "*", Ending.FAILED, None, None, None, str(error)))
-            continue
-        try:
-            found += _give_back(uuid, saved, rules)
-        finally:
-            saved.close()
     return found
-
-
-def _give_back(uuid: str, saved: Saved, policy: Policy) -> list[Restored]:
-    try:
-        controls = NvmlControls(uuid)
-    except JoulewiseError as error:
-        return [
-            Restored(
-                uuid,
-                entry.knob,
-                Ending.FAILED,
-                entry.before,
-                entry.wrote[-1] if entry.wrote else None,
-                None,
-                str(error),
-            )
-            for entry in saved.entries.values()
-        ]
-    keeper = Keeper(controls, saved, baseline=policy.baseline(uuid), persistence=policy.persistence)
-    return list(keeper.replay())

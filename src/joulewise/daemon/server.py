@@ -1,8 +1,8 @@
 """The daemon's ears: one thread on epoll that brings lines to the service and answers to clients.
 
 Anybody may connect, so everything is bounded: connections, a user's share of them, the length of a line, the time it
-may take, requests in flight, answers that nobody reads. One line of each connection is served in a round, so that a
-flood on one does not keep another waiting.
+may take, requests in flight, answers that nobody reads. One line of each connection is served in a round, and no user
+gets more than a share of it, so that a flood of one does not keep another waiting.
 
 Who speaks is the kernel's to say, for every message anew: a line is believed only if its *sender* is the process that
 opened the connection. A descriptor that was passed on or inherited gives nothing. When that process dies, or hangs
@@ -15,18 +15,20 @@ import os
 import resource
 import select
 import socket
+import stat
+import traceback
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from time import perf_counter
 from typing import Final
 
-from joulewise.core.errors import BadMessage, JoulewiseError, NotNow, NotPermitted
-from joulewise.daemon import trusted
+from joulewise.core.errors import BadMessage, BadSpec, JoulewiseError, NotNow, NotPermitted
 from joulewise.daemon.peer import ANCILLARY_BYTES, Peer, peer_of, sender_of
 from joulewise.daemon.service import Service
 from joulewise.daemon.worker import Workers
-from joulewise.device import wire
+from joulewise.device import trusted, wire
 
 MOST_CONNECTIONS: Final = 1024
 MOST_OF_ONE_USER: Final = 256
@@ -40,9 +42,14 @@ MOST_UNREAD_S: Final = 5.0
 SEND_BUFFER_BYTES: Final = 64 << 10
 """What the kernel keeps of them: its usual 208 KiB would be 200 MiB for all connections."""
 MOST_IN_FLIGHT: Final = 32
+SHARE_S: Final = 0.002
+"""Of the one thread's time for one user in a round, while others may wait: some tens of requests. Deaths, hang-ups and
+what comes back from GPUs are served in every round, whoever floods."""
 _SWEEP_S: Final = 1.0
 _OTHER_DESCRIPTORS: Final = 256
 """Two for each of 64 GPUs' files, and room to spare."""
+_MOST_EVENTS: Final = 4 * MOST_CONNECTIONS
+"""In a round: more than there are descriptors, so that no death waits for the next."""
 _HUNG_UP: Final = select.EPOLLHUP | select.EPOLLERR | select.EPOLLRDHUP
 
 # One buffer for all: what is in it is taken out before the next connection is read.
@@ -167,6 +174,8 @@ class Server:
         self._by_socket: dict[int, Connection] = {}
         self._by_pidfd: dict[int, Connection] = {}
         self._of_user: dict[int, int] = {}
+        self._spent_s: dict[int, float] = {}
+        """What each user has had of this round."""
         self._ready: deque[Connection] = deque()
         """Connections with a whole line that has not been served yet."""
         self._sweep_s = 0.0
@@ -189,7 +198,8 @@ class Server:
         wait_s = 0.0 if self._ready else most_s if due_s is None else min(most_s, due_s)
         # epoll counts in milliseconds and rounds down: without the half, it would spin until something is due.
         somebody_knocks = False
-        for fd, events in self._epoll.poll(wait_s + 0.0005 if wait_s > 0 else 0.0):
+        self._spent_s.clear()
+        for fd, events in self._epoll.poll(wait_s + 0.0005 if wait_s > 0 else 0.0, _MOST_EVENTS):
             connection = self._by_socket.get(fd)
             if connection is not None:
                 self._serve(connection, events)
@@ -201,12 +211,16 @@ class Server:
             elif fd == self._listener_fd:
                 somebody_knocks = True
             elif fd in self._extra:
-                self._extra[fd]()
+                _safely(self._extra[fd])
         if somebody_knocks:  # last, since a new one may get the number of a descriptor that was closed just now
             self._accept()
         for _ in range(len(self._ready)):
-            self._serve_line(self._ready.popleft())
-        self._service.tick()
+            connection = self._ready.popleft()
+            if self._had_their_share(connection):
+                self._ready.append(connection)
+            else:
+                self._serve_line(connection)
+        _safely(self._service.tick)
         now_s = self._wall()
         if now_s >= self._sweep_s:
             self._sweep_s = now_s + _SWEEP_S
@@ -264,7 +278,8 @@ class Server:
         if connection.closed:
             return
         if events & select.EPOLLIN:
-            self._receive(connection)
+            if not self._had_their_share(connection):  # else the kernel keeps it for the next round
+                self._receive(connection)
         elif events & _HUNG_UP:
             self._close(connection, f"its owner (pid {connection.pid}) hung up")
 
@@ -289,7 +304,7 @@ class Server:
         received = connection.received
         if not received and _BUFFER.find(b"\n", 0, count) == count - 1:
             # The usual case: exactly one line, so nothing is copied but the line itself.
-            self._service.request(connection, bytes(_VIEW[0][:count]))
+            self._request(connection, bytes(_VIEW[0][:count]))
         else:
             received += _VIEW[0][:count]
             self._after_receiving(connection)
@@ -318,8 +333,17 @@ class Server:
             return
         line = bytes(received[:end])
         del received[:end]
-        self._service.request(connection, line)
+        self._request(connection, line)
         self._after_receiving(connection)
+
+    def _request(self, connection: Connection, line: bytes) -> None:
+        begun_s = perf_counter()
+        self._service.request(connection, line)
+        uid = connection.peer.uid
+        self._spent_s[uid] = self._spent_s.get(uid, 0.0) + perf_counter() - begun_s
+
+    def _had_their_share(self, connection: Connection) -> bool:
+        return self._spent_s.get(connection.peer.uid, 0.0) > SHARE_S
 
     def _update(self, connection: Connection) -> None:
         """Listen to a connection only while it may say more; write to it while something waits."""
@@ -383,7 +407,7 @@ class Server:
         connection.sock.close()
         connection.received.clear()
         connection.unsent.clear()
-        self._service.gone(connection, why)
+        _safely(lambda: self._service.gone(connection, why))
         connection.peer.close()
 
     def _sweep(self, now_s: float) -> None:
@@ -396,6 +420,14 @@ class Server:
                 self._end(connection, BadMessage(f"a line was begun and not ended for {MOST_UNFINISHED_S:g} s"))
 
 
+def _safely(act: Callable[[], None]) -> None:
+    """A fault of ours in one thing shall not take the leases of all with it."""
+    try:
+        act()
+    except Exception:
+        traceback.print_exc()
+
+
 def _refuse(sock: socket.socket, error: JoulewiseError) -> None:
     with suppress(OSError):
         sock.send(wire.error_line(None, error))
@@ -405,8 +437,8 @@ def _refuse(sock: socket.socket, error: JoulewiseError) -> None:
 def listen(path: Path, mode: int) -> socket.socket:
     """A socket that listens at ``path`` with the permissions ``mode``; whatever socket was there is replaced.
 
-    The caller has made sure that it is not that of a live daemon. OSError if that cannot be done, BadSpec if somebody
-    else could put another socket in its place.
+    The caller has made sure that it is not that of a live daemon. OSError if that cannot be done, BadSpec if there is
+    something else than a socket, or somebody else could put another socket in its place.
     """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     old = os.umask(0o777 & ~mode)
@@ -414,6 +446,8 @@ def listen(path: Path, mode: int) -> socket.socket:
         folder = trusted.open_folder(path.parent)
         try:
             with suppress(FileNotFoundError):
+                if not stat.S_ISSOCK(os.lstat(path.name, dir_fd=folder).st_mode):
+                    raise BadSpec(f"{path} is there and is no socket; remove it, or name another place with --socket")
                 os.unlink(path.name, dir_fd=folder)
             # Through /proc, because a socket's own path may have no more than 107 bytes.
             listener.bind(f"/proc/self/fd/{folder}/{path.name}")

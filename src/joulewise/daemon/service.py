@@ -18,23 +18,50 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
-from joulewise.core.errors import JoulewiseError, LeaseLost, NoGpu, NotNow, NotPermitted, NotSaved, Unsupported
+from joulewise.core.errors import (
+    JoulewiseError,
+    LeaseLost,
+    NoGpu,
+    NotNow,
+    NotPermitted,
+    NotSaved,
+    Unsupported,
+)
 from joulewise.core.timeline import TimeSource
-from joulewise.daemon import rights
+from joulewise.daemon import rights, standing
 from joulewise.daemon.audit import Audit
 from joulewise.daemon.book import Book, Client, Held, Stage
+from joulewise.daemon.debts import Debts
 from joulewise.daemon.entitled import Entitled
-from joulewise.daemon.gather import Gather
 from joulewise.daemon.grants import Grants
 from joulewise.daemon.pace import Pace
 from joulewise.daemon.policy import Policy
 from joulewise.daemon.rights import Allowed
-from joulewise.daemon.station import Station
-from joulewise.daemon.tenure import RETRY_FIRST_S, RETRY_MOST_S, Answer, Tenure
+from joulewise.daemon.station import Station, Then
+from joulewise.daemon.tenure import Answer, Tenure
 from joulewise.daemon.timers import Timers
 from joulewise.device import wire
+from joulewise.device.controls import Controls
 from joulewise.device.keeper import Keeper
-from joulewise.device.lease import Ending, Notice, Restored
+from joulewise.device.lease import Notice
+from joulewise.device.saved_lines import Entry
+from joulewise.device.wire_requests import (
+    Apply,
+    Beat,
+    End,
+    Energy,
+    Gpus,
+    Hello,
+    Leases,
+    May,
+    Quiet,
+    Read,
+    Release,
+    Request,
+    Stand,
+    Status,
+    Take,
+)
 from joulewise.device.wire_values import from_energy, from_notice, from_reading, from_restored
 
 LOOK_AGAIN_S: Final = 10.0
@@ -78,7 +105,8 @@ class Service:
         self._book = Book()
         self._pace = Pace(policy.pace.writes_per_s, policy.pace.burst)
         self._tenure = Tenure(self._book, self._stations, self._lives, self._wall, self._now, self._note)
-        self._entitled = Entitled(self._stations, self._book, grants, policy, self._tenure.end)
+        self._entitled = Entitled(self._stations, self._book, grants, policy, self._tenure, self._wall.after, unix)
+        self._debts = Debts(self._stations, self._book, audit, self._wall.after)
         self._polled: set[str] = set()
         self._gone: weakref.WeakSet[Client] = weakref.WeakSet()
         self._looked_s = self._wall_now()
@@ -90,7 +118,7 @@ class Service:
     def start(self) -> None:
         """Give back what a daemon before us still owed, and begin to look after leased GPUs."""
         for station in self._stations.values():
-            self._replay(station, RETRY_FIRST_S)
+            self._debts.settle(station.uuid)
         self._wall.after(self.policy.poll_s, self._poll)
         self._wall.after(LATE_CHECK_S, self._check_late)
 
@@ -105,7 +133,11 @@ class Service:
         ordered = sorted(self._stations.items(), key=lambda item: item[1].index)
         self._stations.clear()
         self._stations.update(ordered)
-        self._replay(station, RETRY_FIRST_S)
+        self._debts.settle(station.uuid)
+
+    def owe(self, gpu: str, entries: Iterable[Entry], why: str) -> None:
+        """A process before us has left this on ``gpu``; listed until it is given back."""
+        self._debts.owe(gpu, entries, why)
 
     def later(self, delay_s: float, act: Callable[[], None]) -> None:
         """Do ``act`` in ``delay_s`` wall seconds, in this thread."""
@@ -124,20 +156,26 @@ class Service:
         return life_s / self._speed if wall_s is None else min(wall_s, life_s / self._speed)
 
     def stop(self) -> None:
-        """Take no more leases and end those there are; ``idle`` says when all is back."""
+        """Take no more leases, end those there are and try once more what is owed; ``idle`` says when that is done."""
         self.stopping = True
         for held in self._book:
             self._tenure.end(held, "the daemon stops")
+        self._debts.try_all()
 
     @property
     def idle(self) -> bool:
         """Whether no lease is left and no call is under way, but for those that hang."""
-        return self.restored and all(each.idle or each.health == "stalled" for each in self._stations.values())
+        return not len(self._book) and all(each.idle or each.health == "stalled" for each in self._stations.values())
 
     @property
     def restored(self) -> bool:
-        """Whether no lease is left."""
-        return not len(self._book)
+        """Whether no lease is left, and nothing that one of before had set."""
+        return not len(self._book) and not self._book.owed
+
+    @property
+    def owed(self) -> tuple[str, ...]:
+        """GPUs on which something is left of a process before us."""
+        return tuple(self._book.owed)
 
     def set_policy(self, policy: Policy) -> None:
         """The site's rules have changed: leases that they no longer allow end."""
@@ -159,24 +197,22 @@ class Service:
         self._counts["requests"] += 1
         client.pending += 1
         number: int | None = None
+        request: Request | None = None
 
-        def answer(said: Mapping[str, Any] | Exception) -> None:
+        def answer(said: Mapping[str, Any] | bytes | Exception) -> None:
             client.pending -= 1
             if not isinstance(said, Exception):
                 assert number is not None
                 client.send(wire.answer(number, said))
                 return
             self._counts["refused"] += 1
+            self._note_refusal(client, request, said)
             client.send(wire.error_line(number, said))
 
         try:
-            request = wire.parse_request(line)
-        except JoulewiseError as error:
-            number = wire.request_id(line)
-            answer(error)
-            return
-        number = request.id
-        try:
+            obj = wire.parse_asked(line)
+            number = wire.request_id(obj)
+            request = wire.to_request(obj)
             self._dispatch(client, request, answer)
         except JoulewiseError as error:
             answer(error)
@@ -193,41 +229,43 @@ class Service:
 
     def refused(self, client: Client, why: str) -> None:
         """Write down that somebody tried what nobody does by accident."""
-        self._audit.write(
+        self._audit.refuse(
             uid=client.uid, pid=client.pid, command=client.command, op="connection", why=why, result="refused"
         )
 
-    def _dispatch(self, client: Client, request: wire.Request, answer: Answer) -> None:
+    def _dispatch(self, client: Client, request: Request, answer: Answer) -> None:
         match request:
-            case wire.Apply():
+            case Apply():
                 self._counts["applies"] += 1
                 self._tenure.apply(client, request, self._check_may_write, answer)
-            case wire.Read(gpu=gpu):
-                self._station(gpu).join("read", lambda controls: controls.read(), _as(from_reading, answer))
-            case wire.Energy(gpu=gpu):
-                self._station(gpu).join("energy", lambda controls: controls.energy(), _as(from_energy, answer))
-            case wire.Beat(lease=name):
+            case Read(gpu=gpu):
+                self._station(gpu).join("read", _read, _relay(answer))
+            case Energy(gpu=gpu):
+                self._station(gpu).join("energy", _energy, _relay(answer))
+            case Beat(lease=name):
                 held = self._held(client, name)
                 self._tenure.renew(held)
                 answer({"ttl_s": held.ttl_s})
-            case wire.Take():
+            case Take():
                 self._take(client, request, answer)
-            case wire.Release(lease=name):
+            case Release(lease=name):
                 self._release(self._tenure.owned(client, name), answer)
-            case wire.Quiet():
+            case Quiet():
                 self._quiet(client, request, answer)
-            case wire.Hello():
+            case Hello():
                 answer(self._hello(client))
-            case wire.Gpus(after=after):
-                described = [station.described() for station in self._stations.values()]
-                answer(_page("gpus", "uuid", described, after))
-            case wire.Leases(after=after):
-                answer(_page("leases", "lease", self._listed(), after))
-            case wire.End(lease=name, reason=reason):
+            case Gpus(after=after):
+                answer(_page("gpus", [(uuid, each.described()) for uuid, each in self._stations.items()], after))
+            case Leases(after=after):
+                listed = [(each["lease"], wire.encoded(each)) for each in self._listed()]
+                answer(_page("leases", listed, after))
+            case May():
+                self._may(client, request, answer)
+            case End(lease=name, reason=reason):
                 self._end(client, name, reason, answer)
-            case wire.Stand():
+            case Stand():
                 self._stand(client, request, answer)
-            case wire.Status():
+            case Status():
                 _check_root(client, "status")
                 answer(self._status())
 
@@ -249,14 +287,16 @@ class Service:
 
     # -- take, apply, release
 
-    def _take(self, client: Client, request: wire.Take, answer: Answer) -> None:
+    def _take(self, client: Client, request: Take, answer: Answer) -> None:
         self._counts["takes"] += 1
-        party = self._tenure.party(client, request.together)
+        together, party = request.together, None
 
         def refuse(error: Exception) -> None:
-            self._note_refusal(client, request, error)
-            if party is not None:
-                self._tenure.refuse_party(party, str(error))
+            joining = party
+            if joining is None and together is not None:
+                joining = self._book.known_party(client.uid, together.name)
+            if joining is not None:
+                self._tenure.refuse_party(joining, str(error))
             answer(error)
 
         def go_on(allowed: dict[str, Allowed]) -> None:
@@ -266,15 +306,21 @@ class Service:
                 self._check_ready()
                 ttl_s = min(request.ttl_s, self.policy.ttl_most_s)
                 self._tenure.take(client, request, allowed, party, ttl_s, answer)
+                self._entitled.watch(allowed)
             except JoulewiseError as error:
                 refuse(error)
 
         try:
-            self._check_ready()
             for gpu in request.gpus:
                 missing = request.knobs - self._station(gpu).space.knobs.keys()
                 if missing:
                     raise Unsupported(f"{min(missing)} cannot be set on {gpu}; see 'joulewise doctor'")
+        except JoulewiseError as error:
+            refuse(error)
+            return
+        party = self._tenure.party(client, together)  # who does not fit in stays out and does it no harm
+        try:
+            self._check_ready()
             self._book.check_free(request.gpus, request.knobs, self._now())
             for gpu in request.gpus:
                 self._pace.spend(gpu, client.uid, self._wall_now())
@@ -316,9 +362,10 @@ class Service:
         _check_root(client, "end")
         held = self._book.get(name)
         if held is None:
-            answer({"restored": []})
+            self._debts.try_lease(name, lambda given: answer({"restored": [from_restored(each) for each in given]}))
             return
         why = f"an administrator ended it: {reason or 'no reason given'}"
+        self._note_act(client, "end", lease=name, gpu=",".join(held.gpus), why=reason)
         self._tenure.end(
             held, why, then=lambda: answer({"restored": [from_restored(each) for each in held.all_reports()]})
         )
@@ -358,70 +405,56 @@ class Service:
         for station in self._stations.values():
             station.tick()
 
-    def _replay(self, station: Station, retry_s: float) -> None:
-        """Give back what a process before us owed on one GPU; tried again for as long as that fails."""
-
-        def replayed(results: tuple[Restored, ...] | None, error: Exception | None) -> None:
-            for each in results or ():
-                self._audit.write(
-                    op="replay", gpu=each.gpu, knob=each.knob, before=each.wrote, after=each.after,
-                    result=each.ending.value, why=each.why or "a process before this one still owed it",
-                )  # fmt: skip
-            if error is not None or any(each.ending is Ending.FAILED for each in results or ()):
-                self._wall.after(retry_s, lambda: self._replay(station, min(2 * retry_s, RETRY_MOST_S)))
-
-        if station.health == "stalled":
-            self._wall.after(retry_s, lambda: self._replay(station, retry_s))
-        else:
-            station.call(lambda keeper: keeper.replay(), replayed, late=replayed)
-
     # -- quiet, stand, status
 
-    def _quiet(self, client: Client, request: wire.Quiet, answer: Answer) -> None:
+    def _quiet(self, client: Client, request: Quiet, answer: Answer) -> None:
         for gpu in request.gpus:
             self._station(gpu)
         if not request.for_s:
-            self._book.set_quiet(client, request.gpus, None, "")
+            if self._book.set_quiet(client, request.gpus, None, ""):
+                self._note_act(client, "quiet", gpu=",".join(request.gpus), after=0.0)
             answer({})
             return
 
         def go_on(_: dict[str, Allowed]) -> None:
             self._book.set_quiet(client, request.gpus, self._now() + request.for_s, request.reason)
+            self._note_act(client, "quiet", gpu=",".join(request.gpus), after=request.for_s, why=request.reason)
             answer({})
 
+        for gpu in request.gpus:
+            self._pace.spend(gpu, client.uid, self._wall_now())
         mine = {gpu for held in self._book.of(client) for gpu in held.gpus}
         others = tuple(gpu for gpu in request.gpus if gpu not in mine)
         if not others:
             go_on({})
             return
-        for gpu in others:
-            self._pace.spend(gpu, client.uid, self._wall_now())
         # Whoever may not set anything on a GPU may not keep others from it either.
         self._entitled.decide(client, others, self._entitled.perhaps(client, others), go_on, answer)
 
-    def _stand(self, client: Client, request: wire.Stand, answer: Answer) -> None:
+    def _may(self, client: Client, request: May, answer: Answer) -> None:
+        for gpu in request.gpus:
+            self._station(gpu)
+        for gpu in request.gpus:  # a look at a GPU takes milliseconds, as a write does
+            self._pace.spend(gpu, client.uid, self._wall_now())
+        self._entitled.may(client, request.gpus, lambda may: answer({"may": may}))
+
+    def _stand(self, client: Client, request: Stand, answer: Answer) -> None:
+        """Let clocks stand on all of the GPUs or on none."""
         _check_root(client, "stand")
         self._check_ready()
         for gpu in request.gpus:
-            self._station(gpu)
+            station = self._station(gpu)
+            standing.check(station.space, request.setting, gpu)
+            station.check_answers()
             self._book.check_not_quiet(gpu, self._now())
 
-        def stood(_: dict[str, Any], errors: dict[str, Exception]) -> None:
-            for gpu in request.gpus:
-                error = errors.get(gpu)
-                self._audit.write(
-                    uid=client.uid, pid=client.pid, command=client.command, op="stand", gpu=gpu,
-                    after=dict(request.setting), result="ok" if error is None else f"{type(error).__name__}: {error}",
-                )  # fmt: skip
-            answer(next(iter(errors.values())) if errors else {})
+        def stood(error: Exception | None) -> None:
+            if error is None:
+                for gpu in request.gpus:
+                    self._note_act(client, "stand", gpu=gpu, after=dict(request.setting))
+            answer({} if error is None else error)
 
-        def stand(keeper: Keeper) -> None:
-            for knob, value in request.setting.items():
-                keeper.stand(knob, value)
-
-        gather = Gather(request.gpus, stood)
-        for gpu in request.gpus:
-            self._stations[gpu].call(stand, gather.slot(gpu), must=True)
+        standing.stand({gpu: self._stations[gpu] for gpu in request.gpus}, request.setting, stood)
 
     def _status(self) -> dict[str, Any]:
         return {
@@ -430,6 +463,7 @@ class Service:
             "health": {uuid: station.health for uuid, station in self._stations.items()},
             "connections": self.connections(),
             "leases": len(self._book),
+            "owed": sum(max(1, len(each.entries)) for each in self._book.owed.values()),
             "counts": dict(self._counts),
             "grants": len(self._grants.live()),
             "problems": [*self._grants.problems, *([self._audit.problem] if self._audit.problem else [])],
@@ -448,42 +482,81 @@ class Service:
         return station
 
     def _note(self, held: Held, op: str, **fields: Any) -> None:
+        """Write down what happened to a lease. What its owner says it is for, only once: it may be long."""
         owner = held.owner
-        why = held.why if held.stage is Stage.ENDING else owner.reason
-        self._audit.write(
-            uid=owner.uid, pid=owner.pid, command=owner.command, lease=owner.lease, op=op,
-            **{"gpu": ",".join(held.gpus), "knob": ",".join(sorted(held.knobs)), **fields}, why=why,
+        why = held.why if held.stage is Stage.ENDING else owner.reason if op == "take" else ""
+        if why:
+            fields["why"] = why
+        if "gpu" not in fields:
+            fields["gpu"] = ",".join(held.gpus)
+        if "knob" not in fields:
+            fields["knob"] = ",".join(sorted(held.knobs))
+        self._audit.write(uid=owner.uid, pid=owner.pid, command=owner.command, lease=owner.lease, op=op, **fields)
+
+    def _note_act(self, client: Client, op: str, **fields: Any) -> None:
+        """Write down what somebody did that is not an act of a lease of theirs."""
+        self._audit.write(uid=client.uid, pid=client.pid, command=client.command, op=op, **fields, result="ok")
+
+    def _note_refusal(self, client: Client, request: Request | None, error: Exception) -> None:
+        """Write down what was asked in vain; who only wanted to read has asked for nothing."""
+        if isinstance(request, (Read, Energy)):
+            return
+        asked: dict[str, Any] = {}
+        for name, field in _ASKED.items():
+            value = getattr(request, name, None)
+            if value:
+                plain = isinstance(value, (str, float))
+                asked[field] = value if plain else dict(value) if field == "after" else ",".join(sorted(value))
+        self._audit.refuse(
+            uid=client.uid, pid=client.pid, command=client.command,
+            op="message" if request is None else type(request).__name__.lower(),
+            **asked, result=f"{type(error).__name__}: {error}",
         )  # fmt: skip
 
-    def _note_refusal(self, client: Client, request: wire.Take, error: Exception) -> None:
-        self._audit.write(
-            uid=client.uid, pid=client.pid, command=client.command, op="take", gpu=",".join(request.gpus),
-            knob=",".join(sorted(request.knobs)), why=request.reason, result=f"{type(error).__name__}: {error}",
-        )  # fmt: skip
+
+_ASKED: Final = {
+    "lease": "lease",
+    "gpus": "gpu",
+    "knobs": "knob",
+    "setting": "after",
+    "for_s": "after",
+    "reason": "why",
+}
+"""Field of a request → what the audit log calls it."""
 
 
-def _as(shape: Callable[[Any], dict[str, Any]], answer: Answer) -> Callable[[Any, Exception | None], None]:
+def _read(controls: Controls) -> bytes:
+    return wire.encoded(from_reading(controls.read()))
+
+
+def _energy(controls: Controls) -> bytes:
+    return wire.encoded(from_energy(controls.energy()))
+
+
+def _relay(answer: Answer) -> Then:
     """A callback that answers with what was read, or with what went wrong."""
 
     def then(result: Any, error: Exception | None) -> None:
-        answer(shape(result) if error is None else error)
+        answer(result if error is None else error)
 
     return then
 
 
-def _page(what: str, key: str, items: Sequence[Mapping[str, Any]], after: str | None) -> dict[str, Any]:
-    """As many of ``items`` as fit into one line, from the one after ``after`` on; ``more`` if some are left."""
+def _page(what: str, items: Sequence[tuple[str, bytes]], after: str | None) -> bytes:
+    """As many of ``items`` (name, encoded) as fit into one line, from the one after ``after`` on; ``more`` if some are
+    left. Encoded."""
     start = 0
     if after is not None:
-        start = next((number for number, item in enumerate(items, 1) if item[key] == after), len(items))
+        start = next((number for number, (name, _) in enumerate(items, 1) if name == after), len(items))
     size = 0
-    page: list[Mapping[str, Any]] = []
-    for item in items[start:]:
-        size += len(wire.line(item))
+    page: list[bytes] = []
+    for _, item in items[start:]:
+        size += len(item) + 1
         if page and size > _ROOM:
-            return {what: page, "more": True}
+            break
         page.append(item)
-    return {what: page, "more": False}
+    more = b"true" if start + len(page) < len(items) else b"false"
+    return b'{"%b":[%b],"more":%b}' % (what.encode("ascii"), b",".join(page), more)
 
 
 def _check_root(client: Client, op: str) -> None:

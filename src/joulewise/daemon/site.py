@@ -3,7 +3,7 @@
 TOML, read at start and at SIGHUP; a key that is not known is an error, since a typing error in a rule must not pass::
 
     ttl_most_s = 300             # the longest a lease may live without a heartbeat
-    poll_s = 1.0                 # how often leased GPUs are looked at for foreign changes
+    poll_s = 1.0                 # how often leased GPUs are looked at for foreign changes, and grants for their ends
     persistence = "warn"         # persistence mode off: "warn", "refuse" a lease, or "set" it while leased
 
     [pace]                       # writes of one user on one GPU
@@ -43,13 +43,15 @@ from typing import Any, TypeGuard, get_args
 
 from joulewise.core.errors import BadSpec
 from joulewise.core.knob import KNOBS, POWER_LIMIT_W, Setting
-from joulewise.daemon import trusted
 from joulewise.daemon.policy import ANY, EVERYTHING, USUAL, Bound, Needs, PaceLimits, Persistence, Policy, Range, Rule
+from joulewise.device import trusted
 
 __all__ = ["SITE", "Policy", "load", "parse"]
 
 SITE = Path("/etc/joulewise/site.toml")
 
+_MOST_POLL_S = 60.0
+"""A grant that is taken back is noticed by then; and nobody saves anything by looking more rarely."""
 _KNOBS = frozenset(knob.name for knob in KNOBS)
 _GPU = re.compile(r"GPU-[0-9A-Za-z-]{1,80}")
 
@@ -69,7 +71,7 @@ def load(path: Path | None = SITE) -> Policy:
         raise BadSpec(f"there is no site file {path}; write one, or leave it out for the default rules") from None
     try:
         return parse(text.decode("utf-8"))
-    except (BadSpec, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (BadSpec, ValueError, OverflowError, RecursionError) as error:  # no TOML, or more of it than can be held
         raise BadSpec(f"site file {path}: {error}") from error
 
 
@@ -81,7 +83,7 @@ def parse(text: str) -> Policy:
     policy = Policy(
         rules=_rules(table),
         ttl_most_s=table.number("ttl_most_s", usual.ttl_most_s, least=1.0),
-        poll_s=table.number("poll_s", usual.poll_s, least=0.05),
+        poll_s=table.number("poll_s", usual.poll_s, least=0.05, most=_MOST_POLL_S),
         persistence=table.one_of("persistence", get_args(Persistence), usual.persistence),
         pace=PaceLimits(
             pace.number("writes_per_s", usual.pace.writes_per_s, least=0.01),
@@ -116,10 +118,12 @@ class _Table:
     def table(self, key: str) -> _Table:
         return _Table(self.path(key), self.take(key, {}))
 
-    def number(self, key: str, usual: float, *, least: float) -> float:
+    def number(self, key: str, usual: float, *, least: float, most: float | None = None) -> float:
         value = self.take(key, usual)
         if not is_number(value) or value < least:
             raise BadSpec(f"{self.path(key)} = {value!r} must be a number of at least {least:g}")
+        if most is not None and value > most:
+            raise BadSpec(f"{self.path(key)} = {value!r} must be a number of at most {most:g}")
         return float(value)
 
     def one_of(self, key: str, values: tuple[Any, ...], usual: Any) -> Any:
@@ -148,6 +152,8 @@ def _rule(table: _Table) -> Rule:
     users, groups = table.take("users"), table.take("groups")
     if users is None and groups is None:
         raise BadSpec(f'{table.name} names neither users nor groups; write users = "*" for everyone')
+    if users == EVERYTHING and groups is not None:
+        raise BadSpec(f'{table.name} names groups besides users = "*", which is everyone; write one of the two')
     rule = Rule(
         users=None if users == EVERYTHING else _ids(table.path("users"), users, lambda name: pwd.getpwnam(name).pw_uid),
         groups=_ids(table.path("groups"), groups, lambda name: grp.getgrnam(name).gr_gid),
@@ -246,7 +252,8 @@ def _baselines(table: _Table) -> Mapping[str, Setting]:
         if not isinstance(values, dict):
             raise BadSpec(f'{where} must be a table; write [baseline."{gpu}"]')
         for knob, value in values.items():
-            knob_name(knob, where)
+            if knob_name(knob, where) == POWER_LIMIT_W.name:
+                raise BadSpec(f"{where}: only clocks have a baseline; a power limit goes back to what was there before")
             if not is_number(value) or value <= 0:
                 raise BadSpec(f"{where}.{knob} = {value!r} must be a number above 0")
         baselines[name] = Setting(**{knob: float(value) for knob, value in values.items()})
@@ -255,4 +262,7 @@ def _baselines(table: _Table) -> Mapping[str, Setting]:
 
 def is_number(value: object) -> TypeGuard[float]:
     """Whether it is a finite number (TOML has inf, nan and booleans, and Python calls the last ones numbers)."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    try:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # a whole number that no float can hold
+        return False

@@ -14,6 +14,7 @@ from joulewise.core.errors import GpuLost, GpuStalled, JoulewiseError
 from joulewise.daemon.peer import real_uid
 from joulewise.daemon.rights import Seen
 from joulewise.daemon.worker import Executor, Job
+from joulewise.device import wire
 from joulewise.device.controls import Controls
 from joulewise.device.keeper import Keeper
 from joulewise.device.wire_values import from_space
@@ -58,6 +59,7 @@ class Station:
         self._lost = ""
         self._shut = ""
         self._joined: dict[str, list[Then]] = {}
+        self._described: tuple[tuple[str, str], bytes] | None = None
 
     @property
     def health(self) -> str:
@@ -78,8 +80,14 @@ class Station:
         """Whether no call is under way."""
         return not self._under_way
 
-    def described(self) -> dict[str, Any]:
-        """For whoever asks what GPUs there are."""
+    def described(self) -> bytes:
+        """For whoever asks what GPUs there are: an object, encoded, and that only when it has changed."""
+        state = (self.health, self.trouble)
+        if self._described is None or self._described[0] != state:
+            self._described = (state, wire.encoded(self._describe()))
+        return self._described[1]
+
+    def _describe(self) -> dict[str, Any]:
         known: Mapping[str, Any] = {
             "uuid": self.uuid,
             "name": self.controls.name,
@@ -133,11 +141,16 @@ class Station:
 
     def look_who(self, _: Controls) -> Seen:
         """Which processes of whom run here. In the worker: it takes milliseconds."""
-        pids = self.controls.processes()
         mig = self._mig()
+        pids = self.controls.processes()
         if pids is None:
             return Seen(None, mig)
-        return Seen(tuple((pid, -1 if (uid := real_uid(pid)) is None else uid) for pid in pids), mig)
+        whose = {pid: real_uid(pid) for pid in pids}
+        if None in whose.values():
+            # Gone since the driver listed them, so nobody's; or, if it lists them still, out of our sight.
+            still = self.controls.processes()
+            whose = {pid: uid for pid, uid in whose.items() if uid is not None or still is None or pid in still}
+        return Seen(tuple((pid, -1 if uid is None else uid) for pid, uid in whose.items()), mig)
 
     def tick(self) -> None:
         """Tell those who wait for calls that are late."""
@@ -150,12 +163,6 @@ class Station:
                 job.cancelled = not job.must
                 self._late += 1
                 then(None, GpuStalled(f"the driver took longer than {LATE_S:g} s on {self.uuid}; it will be undone"))
-
-    def close(self) -> None:
-        """Let go of the GPU's file. Only when idle."""
-        if self._keeper is not None:
-            self._keeper.saved.close()
-            self._keeper = None
 
     def _submit(self, call: Callable[[], Any], then: Then, late: Then | None, must: bool) -> None:
         job = Job(self._thread, call, self._finished, self._wall(), must=must)

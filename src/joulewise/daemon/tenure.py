@@ -11,7 +11,16 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from joulewise.core.errors import GpuStalled, LeaseLost, LeaseTaken, NoGpu, NotNow, NotPermitted, OutOfRange
+from joulewise.core.errors import (
+    GpuStalled,
+    JoulewiseError,
+    LeaseLost,
+    LeaseTaken,
+    NoGpu,
+    NotNow,
+    NotPermitted,
+    OutOfRange,
+)
 from joulewise.core.knob import Setting
 from joulewise.daemon.book import Book, Client, Held, Party, Stage
 from joulewise.daemon.gather import Gather
@@ -19,17 +28,18 @@ from joulewise.daemon.rights import Allowed
 from joulewise.daemon.station import Station, Then
 from joulewise.daemon.timers import Timers
 from joulewise.device import wire
+from joulewise.device.controls import LIMIT, as_set
 from joulewise.device.keeper import Keeper
 from joulewise.device.lease import Ending, Notice, Owner, Restored
-from joulewise.device.wire import Apply, Take, Together
+from joulewise.device.wire_requests import Apply, Take, Together
 from joulewise.device.wire_values import from_notice, from_restored
 
 RETRY_FIRST_S: Final = 0.1
 RETRY_MOST_S: Final = 5.0
 """A knob that could not be given back is tried again, ever more rarely: a GPU that was reset is back in seconds."""
 
-Answer: TypeAlias = Callable[[Mapping[str, Any] | Exception], None]
-"""Where the answer to one request goes; called once."""
+Answer: TypeAlias = Callable[[Mapping[str, Any] | bytes | Exception], None]
+"""Where the answer to one request goes, plain or encoded already; called once."""
 Note: TypeAlias = Callable[..., None]
 """The audit log: ``note(held, op, gpu=…, knob=…, before=…, after=…, result=…)``."""
 
@@ -81,8 +91,7 @@ class Tenure:
 
         def taken(results: dict[str, Any], errors: dict[str, Exception]) -> None:
             if errors:
-                gpu, error = next(iter(errors.items()))
-                self._note(held, "take", gpu=gpu, result=f"{type(error).__name__}: {error}")
+                error = next(iter(errors.values()))
                 for gpu, each in errors.items():
                     if not isinstance(each, GpuStalled):  # what has failed has saved nothing, so nothing is owed there
                         self._book.give_back(held, gpu)
@@ -101,7 +110,7 @@ class Tenure:
         """Everything is saved: the lease holds from now on."""
         held.stage = Stage.HELD
         self.renew(held)
-        self._lives.after(held.ttl_s, lambda: self._expire(held))
+        held.timer = self._lives.after(held.ttl_s, lambda: self._expire(held))
         self._note(held, "take", result="ok")
         notes = [f"{gpu}: {note}" for gpu, said in results.items() for note in said]
         answer({"lease": held.name, "ttl_s": held.ttl_s, "notes": notes})
@@ -114,18 +123,19 @@ class Tenure:
         held.expires_s = self._now() + held.ttl_s
 
     def _expire(self, held: Held) -> None:
-        if held.stage is not Stage.HELD:
-            return
         left_s = held.expires_s - self._now()
         if left_s > 0:
-            self._lives.after(left_s, lambda: self._expire(held))
+            held.timer = self._lives.after(left_s, lambda: self._expire(held))
         else:
             self.end(held, f"its owner had not been heard of for {held.ttl_s:g} s")
 
     # -- parties
 
     def party(self, client: Client, together: Together | None) -> Party | None:
-        """The party that a lease is to join, if any. LeaseLost if it is over, LeaseTaken if it is full."""
+        """The party that a lease is to join, if any.
+
+        LeaseLost if it is over, LeaseTaken if it is full, NotNow if its user has begun too many others.
+        """
         if together is None:
             return None
         now_s = self._now()
@@ -194,12 +204,14 @@ class Tenure:
                 self._stations[gpu].check_answers()
             may(held, gpus)
         except Exception as error:
-            self._note(held, "apply", after=dict(setting), result=f"{type(error).__name__}: {error}")
             held.next_turn()
             answer(error)
             return
         self.renew(held)
         before = {gpu: held.setting(gpu) for gpu in gpus}
+        allowed = held.allowed
+        astray: set[str] = set()
+        """GPUs that the apply has left neither as asked nor as before."""
 
         def failed(error: Exception) -> None:
             held.next_turn()
@@ -207,39 +219,58 @@ class Tenure:
 
         def applied(results: dict[str, Any], errors: dict[str, Exception]) -> None:
             if errors:
-                gpu, error = next(iter(errors.items()))
-                self._note(held, "apply", gpu=gpu, after=dict(setting), result=f"{type(error).__name__}: {error}")
-                self._take_back(held, before, results.keys(), lambda: failed(error))
+                error = next(iter(errors.values()))
+                self._take_back(held, before, (*results, *astray), lambda: failed(error))
                 return
             notes: list[str] = []
+            in_force: dict[str, dict[str, float]] = {}
             for gpu, (effective, said) in results.items():
                 held.settings[gpu] = setting
                 notes += [f"{gpu}: {note}" for note in said]
-                for knob in sorted(held.knobs & (setting.keys() | before[gpu].keys())):
-                    self._note(
-                        held, "apply", gpu=gpu, knob=knob, before=before[gpu].get(knob), after=effective.get(knob),
-                        result="ok",
-                    )  # fmt: skip
+                in_force[gpu] = dict(effective.items())
+                self._note_applied(held, gpu, before[gpu], setting, in_force[gpu])
             if held.stage is Stage.HELD:
                 self.renew(held)
-                answer({"effective": {gpu: dict(effective) for gpu, (effective, _) in results.items()}, "notes": notes})
+                answer({"effective": in_force, "notes": notes})
             else:
                 answer(LeaseLost(f"{held.name} has ended meanwhile: {held.why}"))
             held.next_turn()
+            if held.allowed is not allowed:
+                self.check_still_allowed(held)
 
         def undo_late(gpu: str) -> Then:
             return lambda _, __: self._take_back(held, before, (gpu,), lambda: None)
 
+        def apply_on(keeper: Keeper) -> tuple[Setting, tuple[str, ...]]:
+            if (setting or before[keeper.gpu]) and LIMIT not in held.knobs:
+                keeper.controls.read()  # a GPU that is lost says so before a clock is written, which nobody could see
+            try:
+                return keeper.apply(setting, held.knobs)
+            except Exception as error:
+                if not isinstance(error, JoulewiseError) or not held.knobs.isdisjoint(keeper.astray):
+                    astray.add(keeper.gpu)
+                raise
+
         gather = Gather(gpus, applied)
         for gpu in gpus:
-            self._stations[gpu].call(
-                lambda keeper: keeper.apply(setting, held.knobs), gather.slot(gpu), late=undo_late(gpu)
+            self._stations[gpu].call(apply_on, gather.slot(gpu), late=undo_late(gpu))
+
+    def _note_applied(
+        self, held: Held, gpu: str, before: Setting, setting: Setting, in_force: Mapping[str, float]
+    ) -> None:
+        """One line for each knob that was to change; one for all if none was."""
+        changed = [knob for knob in sorted(held.knobs) if before.get(knob) != setting.get(knob)]
+        for knob in changed:
+            self._note(
+                held, "apply", gpu=gpu, knob=knob, before=before.get(knob), after=in_force.get(knob), result="ok"
             )
+        if not changed:
+            self._note(held, "apply", gpu=gpu, result="ok")
 
     def _take_back(
         self, held: Held, before: Mapping[str, Setting], gpus: Iterable[str], then: Callable[[], None]
     ) -> None:
-        """Put ``gpus`` back to what the lease had there before an apply that failed elsewhere."""
+        """Put ``gpus`` back to what the lease had there before an apply that failed there or elsewhere."""
         back = tuple(gpus)
         if not back or held.stage is not Stage.HELD:  # an ending lease restores it all anyway
             then()
@@ -270,8 +301,21 @@ class Tenure:
         if held.stage is Stage.ENDING:
             raise LeaseLost(f"{held.name} has ended: {held.why}; take a new one")
 
+    def check_still_allowed(self, held: Held) -> None:
+        """End a lease that has set what its owner may set no longer."""
+        try:
+            for gpu, setting in held.settings.items():
+                for knob, value in setting.items():
+                    shown = as_set(knob, value, self._stations[gpu].space.knobs[knob])
+                    held.allowed[gpu].check(knob, shown, gpu=gpu)
+        except OutOfRange as error:
+            if held.stage is Stage.HELD:
+                self.end(held, f"its right has changed: {error}")
+
     def _check_held(self, held: Held) -> None:
         self.check_not_ended(held)
+        if held.stage is Stage.TAKING:
+            raise NotNow(f"{held.name} is still being taken; wait for the answer", retry_s=0.1)
         if held.party is not None and not held.party.complete:
             raise NotNow(
                 f"of the party {held.party.name!r} {len(held.party.members)} of {held.party.size} have joined; "
@@ -285,13 +329,13 @@ class Tenure:
                 raise NotPermitted(
                     f"{held.name} does not cover {knob}, only {', '.join(sorted(held.knobs))}; take it too"
                 )
-        space = self._stations[gpu].space
+        knobs, allowed = self._stations[gpu].space.knobs, held.allowed[gpu]
         for knob, value in setting.items():
-            choices = space.knobs[knob]
+            choices = knobs[knob]
             if not choices.low <= value <= choices.high:
                 raise OutOfRange(f"{knob}={value:g} on {gpu} is outside {choices}; see 'joulewise doctor'")
-        held.allowed[gpu].check(setting, gpu=gpu)
-        held.allowed[gpu].check(space.snap(setting), gpu=gpu)
+            allowed.check(knob, value, gpu=gpu)
+            allowed.check(knob, as_set(knob, value, choices), gpu=gpu)
 
     # -- end
 
@@ -307,6 +351,9 @@ class Tenure:
             return
         held.stage = Stage.ENDING
         held.why = why
+        if held.timer is not None:  # else it would keep the lease in memory for the rest of its time
+            self._lives.cancel(held.timer)
+            held.timer = None
 
         def answered(*_: object) -> None:  # ``_returned`` has entered how it went
             held.told = True
@@ -345,7 +392,7 @@ class Tenure:
             self._returned(held, gpu, result, error, retry_s)
 
         def restore(keeper: Keeper) -> tuple[Restored, ...]:
-            return keeper.restore(held.knobs)
+            return keeper.restore(held.knobs, held.name)
 
         def unless_stalled(result: Any, error: Exception | None) -> None:
             if not isinstance(error, GpuStalled):
@@ -371,10 +418,13 @@ class Tenure:
                     result=each.ending.value + (f": {each.why}" if each.why else ""),
                 )  # fmt: skip
         if any(each.ending is Ending.FAILED for each in reports):
-            again_s = min(2 * retry_s, RETRY_MOST_S)
-            self._wall.after(retry_s, lambda: self._restore(held, gpu, lambda _, __: None, again_s))
+            self._wall.after(retry_s, lambda: self._restore_again(held, gpu, min(2 * retry_s, RETRY_MOST_S)))
         else:
             self._book.give_back(held, gpu)
+
+    def _restore_again(self, held: Held, gpu: str, retry_s: float) -> None:
+        if gpu in held.away:  # else it has been given back meanwhile, and is perhaps another's by now
+            self._restore(held, gpu, lambda _, __: None, retry_s)
 
 
 def _apply_again(setting: Setting, knobs: frozenset[str], keeper: Keeper) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 import threading
+import time
+import traceback
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -122,16 +124,20 @@ class Workers:
         count = 0
         while self._finished:
             job = self._finished.popleft()
-            job.done(job)
+            try:
+                job.done(job)
+            except Exception:  # a fault of ours about one result shall not take the leases of all others with it
+                traceback.print_exc()
             count += 1
         return count
 
     def close(self, wait_s: float = 1.0) -> None:
-        """End the threads; one that hangs is left behind."""
+        """End the threads; one that hangs for longer than ``wait_s`` is left behind."""
         for queue in self._queues.values():
             queue.put(None)
+        until_s = time.monotonic() + wait_s
         for thread in self._threads:
-            thread.join(wait_s)
+            thread.join(max(0.0, until_s - time.monotonic()))
         if not any(thread.is_alive() for thread in self._threads):
             os.close(self.fd)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-from joulewise.core.knob import Space
+from joulewise.core.knob import Choices, Space
 from joulewise.core.measurement import EnergyReading, Reading
 from joulewise.core.timeline import TimeSource
 
@@ -16,6 +16,11 @@ LIMIT = "power_limit_w"
 """The one knob that can be read."""
 CLOCKS = ("sm_mhz", "memory_mhz")
 """Knobs that cannot be read: what is set there is known only by who set it."""
+
+
+def as_set(knob: str, value: float, choices: Choices) -> float:
+    """What the hardware has for ``value``: a ceiling between two clocks is the lower one, never a faster GPU."""
+    return choices.at_most(value) if knob in CLOCKS else choices.snap(value)
 
 
 @runtime_checkable

@@ -1,7 +1,7 @@
 """The guardian: a small process next to a LocalLease that gives everything back if the lease's process dies.
 
 It sees the death through a pidfd, and through a pipe that it shares with that process alone; then it takes over the
-files and replays them. It has a session of its own and ignores the signals that end a job, since its work begins
+files and gives back. It has a session of its own and ignores the signals that end a job, since its work begins
 where the job's ends; only SIGKILL to both at once gets past it, and then 'joulewise restore' or the next lease does
 the same. ``Guardian`` is the starter's end of it.
 """
@@ -22,10 +22,8 @@ from typing import Any, Final
 
 from joulewise.core import errors
 from joulewise.core.errors import JoulewiseError, LeaseTaken, NotSaved
-from joulewise.core.knob import DEFAULT, Setting
-from joulewise.device.keeper import Keeper
 from joulewise.device.lease import Ending
-from joulewise.device.saved import Saved
+from joulewise.device.rescue import rescue
 
 # The child runs this very package, wherever it lies; at the end of the path, so that it hides nothing.
 _HOME: Final = str(Path(errors.__file__).parents[2])
@@ -53,10 +51,10 @@ class Guardian:
         return self._process.pid
 
     @classmethod
-    def start(cls, state: Path, gpus: Sequence[str], baseline: Setting = DEFAULT) -> Guardian:
+    def start(cls, state: Path, gpus: Sequence[str]) -> Guardian:
         """A guardian over ``gpus`` that watches this process already. NotSaved if it does not come up."""
         pidfd = os.pidfd_open(os.getpid())
-        order = {"state": str(state), "gpus": list(gpus), "baseline": dict(baseline), "pidfd": pidfd}
+        order = {"state": str(state), "gpus": list(gpus), "pidfd": pidfd}
         try:
             process = subprocess.Popen(
                 [sys.executable, "-P", "-c", _START, json.dumps(order), _HOME],
@@ -142,20 +140,20 @@ def main() -> int:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     if _dismissed(order["pidfd"]):
         return 0
-    left = give_back(Path(order["state"]), order["gpus"], Setting(**order["baseline"]))
+    left = give_back(Path(order["state"]), order["gpus"])
     for uuid, why in left.items():
         print(f"joulewise guardian: {uuid} is still owed ({why}); run 'joulewise restore'", file=sys.stderr)
     return 1 if left else 0
 
 
-def give_back(state: Path, gpus: Sequence[str], baseline: Setting = DEFAULT) -> Mapping[str, str]:
-    """Replay the files of ``gpus`` until nothing is owed, for a minute at most; what is left, and why."""
+def give_back(state: Path, gpus: Sequence[str]) -> Mapping[str, str]:
+    """Rescue ``gpus`` until nothing is owed, for a minute at most; what is left, and why."""
     left = dict.fromkeys(gpus, "")
     start_s, wait_s = time.monotonic(), _SOONEST_S
     while True:
         spent_s = time.monotonic() - start_s
         for uuid in list(left):
-            left[uuid], over = _replay(state, uuid, baseline, patient=spent_s < _IN_OTHER_HANDS_S)
+            left[uuid], over = _rescue(state, uuid, patient=spent_s < _IN_OTHER_HANDS_S)
             if over:
                 del left[uuid]
         if not left or spent_s > _PATIENCE_S:
@@ -164,27 +162,16 @@ def give_back(state: Path, gpus: Sequence[str], baseline: Setting = DEFAULT) -> 
         wait_s = min(2 * wait_s, _LATEST_S)
 
 
-def _replay(state: Path, uuid: str, baseline: Setting, *, patient: bool) -> tuple[str, bool]:
+def _rescue(state: Path, uuid: str, *, patient: bool) -> tuple[str, bool]:
     """Why something is still owed, and whether this is over."""
-    from joulewise.device.nvml_controls import NvmlControls
-
     try:
-        saved = Saved.open(state, uuid)
+        given = rescue(state, uuid)
     except LeaseTaken as error:
         return str(error), not patient
     except JoulewiseError as error:
         return str(error), False
-    try:
-        if not saved.entries and saved.quarantined is None:
-            return "", True
-        given = Keeper(NvmlControls(uuid), saved, baseline=baseline).replay()
-    except JoulewiseError as error:
-        return str(error), False
-    finally:
-        saved.close()
-    return "; ".join(each.why for each in given if each.ending is Ending.FAILED), not any(
-        each.ending is Ending.FAILED for each in given
-    )
+    failed = [each.why for each in given if each.ending is Ending.FAILED]
+    return "; ".join(failed), not failed
 
 
 def _open_nvml() -> None:

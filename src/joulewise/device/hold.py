@@ -43,10 +43,7 @@ def hold(
         return _remote(uuids, knobs, ttl_s, reason, socket)
     except NoDaemon as error:
         if os.geteuid() != 0:
-            raise NotPermitted(
-                f"setting GPUs takes root or the daemon, and none answers ({error}); ask your administrator to start "
-                "'joulewise daemon', or use sudo"
-            ) from None
+            raise NotPermitted(f"setting GPUs takes root, or the daemon: {error}") from None
     from joulewise.device.nvml_controls import NvmlControls
 
     controls = [NvmlControls(uuid) for uuid in uuids]

@@ -6,8 +6,8 @@ line of this file the process may die, and ``replay`` in the next one finds out 
 - the **limit** is read. If it shows what we wrote, or were about to write, what was there before is written back,
   exactly; if it shows that already, nothing is to be done; if it shows anything else, somebody else has set it: theirs
   stays. Who sets by chance exactly what we had set cannot be told from us.
-- **clocks** cannot be read. If we may have written one, it goes to the standing lock, else to the site's baseline,
-  else to no lock.
+- **clocks** cannot be read. If we may have written one, it goes to the standing lock, else to the site's baseline
+  (as we know it, else as whoever took the clock knew it), else to no lock.
 - after a **reboot** or a **reload of the driver** (the energy counter shows less than before) nothing of ours is
   there any more, unless it was written since: the entry is stale and dropped.
 
@@ -23,9 +23,10 @@ from typing import Final, Literal
 
 from joulewise.core.errors import JoulewiseError, LeaseTaken, NotPermitted, NotSaved, OutOfRange, Unsupported
 from joulewise.core.knob import DEFAULT, KNOBS, Setting
-from joulewise.device.controls import CLOCKS, LIMIT, Controls
+from joulewise.device.controls import CLOCKS, LIMIT, Controls, as_set
 from joulewise.device.lease import Ending, Notice, Owner, Restored
 from joulewise.device.saved import PERSISTENCE, Entry, Memory, boot_id
+from joulewise.device.standing import REFUSED, Standing
 from joulewise.device.undo import Undo
 from joulewise.device.watch import Watch
 
@@ -37,8 +38,6 @@ _STALE_CAP: Final = 0.9
 """A limit below this share of the default is worth a word: operators raise such GPUs before a tenant starts."""
 _ROUNDING_W: Final = 1.0
 """A driver that takes a limit but shows another within this has rounded it; farther off, somebody else was faster."""
-_REFUSED: Final = (NotPermitted, Unsupported, OutOfRange)
-"""What a driver says when it has changed nothing."""
 
 
 class Keeper:
@@ -54,14 +53,16 @@ class Keeper:
     ) -> None:
         self.controls = controls
         self.saved = saved
-        self.baseline = baseline
-        """What the site declares clocks to be when nobody leases them."""
         self.persistence = persistence
         self._locks: dict[str, float] = {}
         """Ceilings that we have written and not undone since, by knob."""
         self._watch = Watch(controls)
-        self._undo = Undo(controls, saved, self._base)
+        self._standing = Standing(controls, saved, baseline)
+        self._undo = Undo(controls, saved, self._standing)
         self._unsaid: list[Notice] = []
+        self.astray: set[str] = set()
+        """Knobs that an ``apply`` has left neither as asked nor as before, since going back failed too: whoever holds
+        them has to end. A later ``apply`` or ``restore`` that succeeds takes them out."""
         self._inherited = {knob: entry.owner for knob, entry in saved.entries.items()}
         """Whose knobs a process before us still owes; not ours to hold, only to give back."""
 
@@ -69,6 +70,15 @@ class Keeper:
     def gpu(self) -> str:
         """The GPU's UUID."""
         return self.controls.uuid
+
+    @property
+    def baseline(self) -> Setting:
+        """What the site declares clocks to be when nobody leases them; may be changed at any time."""
+        return self._standing.baseline
+
+    @baseline.setter
+    def baseline(self, baseline: Setting) -> None:
+        self._standing.baseline = baseline
 
     @property
     def taken(self) -> frozenset[str]:
@@ -88,11 +98,14 @@ class Keeper:
                 raise Unsupported(f"{knob} cannot be set on {self._name}; see 'joulewise doctor'")
             if knob in self.saved.entries:
                 raise LeaseTaken(f"{knob} of {self._name} is held by {self.saved.entries[knob].owner}")
-        notes: list[str] = []
         self.controls.read()  # a GPU that is lost says so here, whatever is asked of it
+        notes = list(dict.fromkeys(each.why for each in self._undo.after_corruption()))
         self._heed_reload()
         counter_j = self._watch.counter_j
-        entries = [Entry.new(knob, self._before(knob), owner, counter_j) for knob in _ordered(knobs)]
+        entries = [
+            Entry.new(knob, self._before(knob), owner, counter_j, self._standing.declared(knob))
+            for knob in _ordered(knobs)
+        ]
         if self.controls.persistence() is False and PERSISTENCE not in self.saved.entries:
             entries += self._without_persistence(owner, counter_j, notes)
         self.saved.save(*entries)
@@ -110,9 +123,9 @@ class Keeper:
         """Set exactly ``setting`` over the taken ``knobs``; those that it does not name go back to before.
 
         Returns what is in force and what a reader should know of it. If anything fails, the knobs are again as this
-        lease had set them before the call. Somebody else's limit that is found on the way is not lost: it becomes
-        what comes back in the end. Raises NotPermitted for a knob that is not among ``knobs``, OutOfRange,
-        Unsupported, NotSaved, GpuLost.
+        lease had set them before the call; if that fails too, the error says so and the knobs are ``astray``.
+        Somebody else's limit that is found on the way is not lost: it becomes what comes back in the end. Raises
+        NotPermitted for a knob that is not among ``knobs``, OutOfRange, Unsupported, NotSaved, GpuLost.
         """
         wanted = self._checked(setting, knobs)
         if LIMIT in knobs and self._is_foreign(self.saved.entries.get(LIMIT)):
@@ -122,22 +135,28 @@ class Keeper:
         try:
             for knob in _ordered(knobs):
                 undo.append((knob, self._in_force(knob)))
-                self._turn(knob, wanted.get(knob), notes)
+                try:
+                    self._turn(knob, wanted.get(knob), notes)
+                except (NotSaved, *REFUSED):
+                    undo.pop()  # of this knob nothing was changed
+                    raise
+            effective = self._effective(knobs, notes)
         except JoulewiseError as error:
-            if isinstance(error, (NotSaved, *_REFUSED)):
-                undo.pop()  # of this knob nothing was changed
             self._roll_back(undo, error)
             raise
-        return self._effective(knobs, notes), tuple(notes)
+        self.astray.difference_update(knobs)
+        return effective, tuple(notes)
 
-    def restore(self, knobs: Collection[str]) -> tuple[Restored, ...]:
+    def restore(self, knobs: Collection[str], lease: str | None = None) -> tuple[Restored, ...]:
         """Give ``knobs`` back, each as well as it can be; those that nobody has taken are passed over.
 
-        Never raises: what fails is FAILED, stays saved and may be tried again. With the last knob, persistence mode
-        goes back too.
+        With the name of a ``lease``, those that another one has taken are passed over, too: who tries again late may
+        find them in other hands. Never raises: what fails is FAILED, stays saved and may be tried again. With the
+        last knob, persistence mode goes back too.
         """
         reloaded = self._watch.reloaded()
-        given = [self._give_back(knob, reloaded) for knob in _ordered(knobs) if knob in self.taken]
+        owners = {knob: self.saved.entries[knob].owner.lease for knob in _ordered(knobs) if knob in self.taken}
+        given = [self._give_back(knob, reloaded) for knob, owner in owners.items() if lease in (None, owner)]
         if not self.taken and PERSISTENCE in self.saved.entries:
             given.append(self._give_back(PERSISTENCE, reloaded))
         if reloaded and self.taken:  # by others, who have to hear of it
@@ -153,41 +172,25 @@ class Keeper:
         given += self.restore(
             [knob for knob in self.taken if self.saved.entries[knob].owner == self._inherited.get(knob)]
         )
-        if self.saved.quarantined is not None:
-            given += self._undo.after_corruption()
-        for knob, value in self.saved.standing.items():
-            if knob not in self.taken:
-                with suppress(JoulewiseError):
-                    self._stand_again(knob, value)
+        given += self._undo.after_corruption()
+        self._standing.stand_again()
         return tuple(given)
 
     def stand(self, knob: str, value: float | None) -> None:
-        """Keep ``value`` on ``knob`` between leases, over restarts of ours and of the driver; None: no more.
+        """Keep a clock locked at ``value`` between leases, over restarts of ours and of the driver; None: no more.
 
-        A knob that is leased now gets there when its lease ends. Raises as ``apply``.
+        A clock that is leased now gets there when its lease ends; one that is not, at once: for None, to the baseline
+        or to no lock. Durable on return; whatever is raised, what stood before stands. Unsupported for a limit, which
+        whoever is in charge sets for good without us; else as ``apply``.
         """
+        if knob not in CLOCKS:
+            raise Unsupported(f"{knob} cannot stand, only {' and '.join(CLOCKS)} can; set it without joulewise")
         if value is not None:
             value = self._checked(Setting(**{knob: value}), [knob])[knob]
         elif knob not in self.controls.space.knobs:
             raise Unsupported(f"{knob} cannot be set on {self._name}; see 'joulewise doctor'")
-        stood = self.saved.standing.get(knob)
-        self.saved.stand(knob, value)
-        target = self.baseline.get(knob) if value is None else value
-        try:
-            entry = self.saved.entries.get(knob)
-            if entry is None:
-                self._write(knob, target)
-            elif knob == LIMIT and entry.before is not None:
-                before = target if target is not None else self.controls.default_limit_w
-                # What was there is ours to change from now on, too.
-                wrote = (entry.before, *entry.wrote)
-                self.saved.save(replace(entry, before=before or entry.before, wrote=wrote))
-            elif knob in CLOCKS and (owed := stood if value is None else value) is not None:
-                # Ours to change, too: the end of the lease then brings it there, though the lease itself sets nothing.
-                self.saved.intend(knob, owed)
-        except JoulewiseError:
-            self.saved.stand(knob, stood)
-            raise
+        self.controls.read()  # a GPU that is lost says so before anything is changed
+        self._standing.stand(knob, value)
 
     # What happens meanwhile.
 
@@ -209,7 +212,7 @@ class Keeper:
 
     def infer(self) -> Notice | None:
         """A lock of the SM clock that is not ours, as far as a clock under load gives it away; None if nothing does."""
-        if self._base("sm_mhz") is not None or "sm_mhz" in self._locks:
+        if self._standing.base("sm_mhz") is not None or "sm_mhz" in self._locks:
             return None
         return self._watch.locked_by_others()
 
@@ -267,7 +270,7 @@ class Keeper:
                 raise NotPermitted(f"{knob} of {self._name} is not in this lease ({', '.join(knobs)}); take it too")
             if not choices.low <= value <= choices.high:  # a NaN is never between
                 raise OutOfRange(f"{knob}={value:g} on {self._name} is outside {choices}; see 'joulewise doctor'")
-            wanted[knob] = self.controls.exact(knob, choices.snap(value))
+            wanted[knob] = self.controls.exact(knob, as_set(knob, value, choices))
         return wanted
 
     def _is_foreign(self, entry: Entry | None) -> bool:
@@ -288,7 +291,7 @@ class Keeper:
             self._write_intended(entry, value)
             self._locks[knob] = value
         elif knob in self._locks:
-            self._undo.to_base(knob)
+            self._standing.to_base(knob)
             del self._locks[knob]
 
     def _turn_limit(self, entry: Entry, value: float | None, notes: list[str], *, back: bool) -> None:
@@ -322,7 +325,7 @@ class Keeper:
         """Write what was announced; if the driver refuses it, it was never to be. ``entry``: before announcing."""
         try:
             self.controls.write(entry.knob, value)
-        except _REFUSED:
+        except REFUSED:
             with suppress(NotSaved):  # then a restart looks at a knob for nothing
                 self.saved.save(entry)
             raise
@@ -332,36 +335,25 @@ class Keeper:
             raise
         self._watch.wrote(entry.knob)
 
-    def _write(self, knob: str, value: float | None) -> None:
-        if value is None:
-            self.controls.reset(knob)
-        else:
-            self.controls.write(knob, value)
-
-    def _base(self, knob: str) -> float | None:
-        """Where a clock is when nobody leases it; None: not locked."""
-        value = self.saved.standing.get(knob, self.baseline.get(knob))
-        choices = self.controls.space.knobs.get(knob)
-        return None if value is None or choices is None else self.controls.exact(knob, choices.snap(value))
-
     def _in_force(self, knob: str) -> float | None:
         """What a failing ``apply`` goes back to."""
         return self.controls.value(LIMIT) if knob == LIMIT else self._locks.get(knob)
 
     def _roll_back(self, undo: list[tuple[str, float | None]], error: JoulewiseError) -> None:
-        """Undo, last first; what cannot be undone stays saved, and the error says so."""
+        """Undo, last first; what cannot be undone stays saved and is ``astray``, and the error says so."""
         for knob, value in reversed(undo):
             try:
                 if knob != LIMIT or self.controls.value(LIMIT) != value:
                     self._turn(knob, value, [], back=True)
             except JoulewiseError as another:
-                if str(another) not in str(error):
-                    error.args = (f"{error}; going back failed too ({another}), and is owed", *error.args[1:])
+                self.astray.add(knob)
+                why = "" if str(another) in str(error) else f" ({another})"
+                error.args = (f"{error}; going back failed too for {knob}{why}, and is owed", *error.args[1:])
 
     def _effective(self, knobs: Collection[str], notes: list[str]) -> Setting:
         values: dict[str, float] = {}
         for knob in knobs:
-            value = self.controls.value(LIMIT) if knob == LIMIT else self._locks.get(knob, self._base(knob))
+            value = self.controls.value(LIMIT) if knob == LIMIT else self._locks.get(knob, self._standing.base(knob))
             if value is not None:
                 values[knob] = value
         if LIMIT in values:
@@ -384,12 +376,8 @@ class Keeper:
         given = self._undo.give_back(entry, older_than_driver=reloaded or self._watch.outdates(entry))
         if given.ending is not Ending.FAILED:
             self._locks.pop(knob, None)
+            self.astray.discard(knob)
         return given
-
-    def _stand_again(self, knob: str, value: float) -> None:
-        """A clock is locked again, since nobody can see whether it still is; a limit only if a reload undid it."""
-        if knob in CLOCKS or self.controls.value(knob) == self.controls.default_limit_w != value:
-            self.controls.write(knob, value)
 
     # A driver that was started anew.
 
@@ -405,10 +393,10 @@ class Keeper:
         says = f"the driver of {self._name} was started anew, which undid what was set; apply it again"
         self._unsaid.append(Notice("reload", says, self.gpu))
         for knob in CLOCKS:
-            entry, base = self.saved.entries.get(knob), self._base(knob)
+            entry, base = self.saved.entries.get(knob), self._standing.base(knob)
             # Unless we have written it since, which nobody can see: so it is undone for sure.
             if base is not None or (entry is not None and entry.wrote):
-                self._undo.to_base(knob)
+                self._standing.to_base(knob)
         self._locks.clear()
         self._watch.forget()
         counter_j = self._watch.counter_j
@@ -418,7 +406,7 @@ class Keeper:
             if self._undo.written_since(entry):
                 fresh.append(replace(entry, counter_j=counter_j))
             else:
-                fresh.append(Entry.new(knob, self._before(knob), entry.owner, counter_j))
+                fresh.append(Entry.new(knob, self._before(knob), entry.owner, counter_j, entry.base))
         self.saved.save(*fresh)
 
     @property

@@ -149,9 +149,9 @@ class Lease(Protocol):
     def apply(self, setting: Setting = DEFAULT, *, gpus: Sequence[str] | None = None) -> Applied:
         """Set exactly ``setting`` on the lease's GPUs (or some of them), on all or on none.
 
-        Knobs of the lease that ``setting`` does not name go back to what was there before it. Values are snapped to
-        what the hardware has. Raises Unsupported, OutOfRange, NotPermitted, GpuLost, GpuStalled, NotNow, NotSaved,
-        LeaseLost; whatever it raises, no GPU is left with a part of it.
+        Knobs of the lease that ``setting`` does not name go back to what was there before it. A clock that the hardware
+        does not have becomes the next lower one. Raises Unsupported, OutOfRange, NotPermitted, GpuLost, GpuStalled,
+        NotNow, NotSaved, LeaseLost; whatever it raises, no GPU is left with a part of it.
         """
         ...
 

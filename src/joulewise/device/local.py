@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -24,7 +24,8 @@ from joulewise.core.knob import DEFAULT, Setting
 from joulewise.device.controls import Controls
 from joulewise.device.guardian import Guardian
 from joulewise.device.keeper import Keeper, Persistence
-from joulewise.device.lease import Applied, Ended, Ending, Notice, Owner, Restored
+from joulewise.device.lease import Applied, Ended, Notice, Owner, Restored
+from joulewise.device.rescue import rescue
 from joulewise.device.saved import STATE, Memory, Saved, command_of
 
 LOOK_S: Final = 1.0
@@ -45,6 +46,20 @@ class _Held:
         self.quiet: tuple[float, str] = (-float("inf"), "")
         self.look_due_s = -float("inf")
 
+    @property
+    def owed(self) -> bool:
+        """Whether something is to be given back for which no living lease of ours will."""
+        return bool(self._orphans() or (self.saved.entries and not self.leases))
+
+    def settle(self) -> None:
+        """Try again what could not be given back, of leases that have ended or of processes before this one."""
+        if self.owed:
+            self.keeper.restore(self._orphans())
+
+    def _orphans(self) -> list[str]:
+        names = {lease.name for lease in self.leases}
+        return [knob for knob in self.keeper.taken if self.saved.entries[knob].owner.lease not in names]
+
     def take(self, lease: LocalLease, knobs: frozenset[str], owner: Owner) -> tuple[str, ...]:
         """The keeper's notes; LeaseTaken names the lease in the way."""
         for other, theirs in self.leases.items():
@@ -63,6 +78,7 @@ class _Held:
         if now_s < self.look_due_s:
             return
         self.look_due_s = now_s + LOOK_S
+        self.settle()
         with suppress(GpuError):  # a GPU that is lost says so when it is used
             for notice in self.keeper.look():
                 for lease, knobs in self.leases.items():
@@ -89,24 +105,24 @@ class _Hands:
         self.lock = threading.RLock()
         self.held = {}
 
-    def pick_up(self, controls: Controls, state: Path | None, make: Callable[[Memory], Keeper]) -> _Held:
-        """This process's hand on a GPU. What a dead process owed there is given back first."""
+    def pick_up(self, controls: Controls, state: Path | None, baseline: Setting, persistence: Persistence) -> _Held:
+        """This process's hand on a GPU. What a dead process, or a lease of ours, owed there is given back first."""
         key = (state, id(controls) if state is None else controls.uuid)
         held = self.held.get(key)
-        if held is None:
-            saved = Memory() if state is None else Saved.open(state, controls.uuid)
-            try:
-                keeper = make(saved)
-                keeper.replay()
-            except BaseException:
-                saved.close()
-                raise
-            held = self.held[key] = _Held(controls, saved, keeper)
+        if held is not None:
+            with held.lock:
+                held.settle()
+            return held
+        if state is not None:
+            rescue(state, controls.uuid, baseline=baseline, controls=controls)
+        saved = Memory() if state is None else Saved.open(state, controls.uuid)
+        keeper = Keeper(controls, saved, baseline=baseline, persistence=persistence)
+        held = self.held[key] = _Held(controls, saved, keeper)
         return held
 
     def put_down(self, held: _Held) -> None:
-        """Let go of a GPU on which no lease is left."""
-        if not held.leases:
+        """Let go of a GPU on which no lease is left; what is owed there is in its file, or else stays with us."""
+        if not held.leases and (isinstance(held.saved, Saved) or not held.owed):
             self.held = {key: each for key, each in self.held.items() if each is not held}
             held.saved.close()
 
@@ -129,6 +145,8 @@ class LocalLease:
         self._guardian: Guardian | None = None
         self._lock = threading.RLock()
         self._ended: Ended | None = None
+        self._astray = False
+        """Whether some GPU shows neither what was last applied nor what was before: then the lease has to end."""
         self._pid = os.getpid()
 
     @classmethod
@@ -160,12 +178,12 @@ class LocalLease:
         with _hands.lock:
             try:
                 for each in ordered:
-                    held = _hands.pick_up(each, where, _keeper_of(each, baseline, persistence))
+                    held = _hands.pick_up(each, where, baseline, persistence)
                     lease._held[each.uuid] = held
                     with held.lock:
                         notes += held.take(lease, lease._knobs, lease._owner)
                 if where is not None and guard:
-                    lease._guardian = Guardian.start(where, [each.uuid for each in ordered], baseline)
+                    lease._guardian = Guardian.start(where, [each.uuid for each in ordered])
             except BaseException:
                 lease.release()
                 raise
@@ -198,19 +216,20 @@ class LocalLease:
         return self._ended is None and self._pid == os.getpid()
 
     def apply(self, setting: Setting = DEFAULT, *, gpus: Sequence[str] | None = None) -> Applied:
-        """Set exactly ``setting`` on all of the lease's GPUs, or on ``gpus``, or on none."""
-        with self._writing(gpus) as chosen:
-            effective: dict[str, Setting] = {}
-            notes: list[str] = []
-            try:
-                for uuid, held in chosen.items():
-                    effective[uuid], said = held.keeper.apply(setting, self._knobs)
-                    notes += said
-            except JoulewiseError as error:
-                self._go_back(effective, error)
-                raise
-            self._applied.update(dict.fromkeys(chosen, setting))
-            return Applied(setting, effective, tuple(notes))
+        """Set exactly ``setting`` on all of the lease's GPUs, or on ``gpus``, or on none.
+
+        If it fails and what was there cannot be brought back either, the lease ends: then all of it is given back, as
+        soon as that can be done.
+        """
+        try:
+            with self._writing(gpus) as chosen:
+                return self._apply(setting, chosen)
+        except JoulewiseError as error:
+            if self._astray:  # the locks are let go by now: ending takes others first
+                self._end(f"it could not go back after an apply that failed: {error}")
+                self._heard.append(Notice("ended", f"lease {self.name} has ended: {error}"))
+                error.args = (f"{error}; so lease {self.name} has ended", *error.args[1:])
+            raise
 
     def beat(self) -> None:
         """Say that we live; LeaseLost if it has ended."""
@@ -240,19 +259,25 @@ class LocalLease:
 
     def release(self) -> Ended:
         """Give everything back. What fails stays saved, and the guardian goes on trying. Idempotent."""
+        return self._end("released")
+
+    def _end(self, why: str) -> Ended:
         if self._pid != os.getpid():
             return Ended(f"it is pid {self._pid}'s, not this child's")
         with _hands.lock, self._lock:
             if self._ended is None:
                 restored: list[Restored] = []
+                owed = False
                 for held in self._held.values():
                     with held.lock:
+                        held.settle()
                         if held.leases.pop(self, None) is not None:
-                            restored += held.keeper.restore(self._knobs)
+                            restored += held.keeper.restore(self._knobs, self.name)
+                        owed = owed or held.owed
                     _hands.put_down(held)
-                self._ended = Ended("released", tuple(restored))
+                self._ended = Ended(why, tuple(restored))
                 if self._guardian is not None:
-                    self._guardian.dismiss(owed=any(each.ending is Ending.FAILED for each in restored))
+                    self._guardian.dismiss(owed=owed)
             return self._ended
 
     def __enter__(self) -> Self:
@@ -278,17 +303,28 @@ class LocalLease:
                 held.check_quiet()
             yield chosen
 
+    def _apply(self, setting: Setting, chosen: Mapping[str, _Held]) -> Applied:
+        effective: dict[str, Setting] = {}
+        notes: list[str] = []
+        try:
+            for uuid, held in chosen.items():
+                effective[uuid], said = held.keeper.apply(setting, self._knobs)
+                notes += said
+        except JoulewiseError as error:
+            self._go_back(effective, error)
+            self._astray = self._astray or any(held.keeper.astray & self._knobs for held in chosen.values())
+            raise
+        self._applied.update(dict.fromkeys(chosen, setting))
+        return Applied(setting, effective, tuple(notes))
+
     def _go_back(self, done: Collection[str], error: JoulewiseError) -> None:
         """The GPUs that have it already get back what this lease had set there before."""
         for uuid in done:
             try:
                 self._held[uuid].keeper.apply(self._applied.get(uuid, DEFAULT), self._knobs)
             except JoulewiseError as another:
+                self._astray = True
                 error.args = (f"{error}; {uuid} could not go back ({another}), and is owed", *error.args[1:])
-
-
-def _keeper_of(controls: Controls, baseline: Setting, persistence: Persistence) -> Callable[[Memory], Keeper]:
-    return lambda saved: Keeper(controls, saved, baseline=baseline, persistence=persistence)
 
 
 def _me(name: str, reason: str) -> Owner:

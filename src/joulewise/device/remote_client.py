@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from joulewise.core.errors import BadMessage, JoulewiseError, NoDaemon
+from joulewise.core.errors import BadMessage, JoulewiseError, NoDaemon, NotPermitted
 from joulewise.device import wire
 
 ANSWER_S: Final = 15.0
@@ -93,6 +93,11 @@ class DaemonClient:
     def leases(self) -> list[dict[str, Any]]:
         """Who holds what, until when."""
         return self._pages("leases", "lease")
+
+    def may(self, gpus: list[str]) -> dict[str, dict[str, Any]]:
+        """What we may set on each of ``gpus``: ``knobs`` (knob → [lowest, highest]) and ``because``, or ``why`` not."""
+        may: dict[str, dict[str, Any]] = self.ask("may", gpus=gpus)["may"]
+        return may
 
     def status(self) -> dict[str, Any]:
         """How the daemon is. Root only."""
@@ -249,6 +254,12 @@ def _connect(path: Path) -> socket.socket:
             sock.connect(f"/proc/self/fd/{folder}/{path.name}")
         finally:
             os.close(folder)
+    except PermissionError:
+        sock.close()
+        raise NotPermitted(
+            f"uid {os.geteuid()} may not reach the daemon's socket {path} (permission denied); "
+            "ask who runs this machine: its folder or its mode is closed to you"
+        ) from None
     except OSError as error:
         sock.close()
         raise NoDaemon(

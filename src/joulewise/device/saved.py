@@ -14,6 +14,7 @@ keeper does.
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import os
 import re
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Final
 
 from joulewise.core.errors import BadSpec, LeaseTaken, NotSaved
+from joulewise.device import trusted
 from joulewise.device.saved_lines import (
     PERSISTENCE,
     Entry,
@@ -54,9 +56,9 @@ class Memory:
     def __init__(self) -> None:
         self.entries: dict[str, Entry] = {}
         self.standing: dict[str, float] = {}
-        """Clocks (and a limit) that joulewise was told to keep between leases."""
+        """Clocks that joulewise was told to keep between leases."""
         self.quarantined: Path | None = None
-        """Where a corrupt file was moved, if one was found."""
+        """Where a corrupt file goes by ``set_aside``. Until then it stays, as a file means that something is owed."""
 
     def save(self, *entries: Entry) -> None:
         """Keep what is there before the first write; durable on return. NotSaved, and nothing kept, if it cannot be."""
@@ -82,6 +84,10 @@ class Memory:
         else:
             self.standing[knob] = value
 
+    def set_aside(self) -> None:
+        """What a corrupt file may have held is dealt with: from now on it is for people only. Never fails."""
+        self.quarantined = None
+
     def close(self) -> None:
         """Let go. Idempotent."""
 
@@ -105,14 +111,18 @@ class Saved(Memory):
         """Become the one owner of this GPU's file and read it.
 
         LeaseTaken, naming the holder, while another live process owns it; NotSaved if ``directory`` cannot be used.
-        A corrupt file is moved aside (``quarantined``) and counts as empty.
+        A corrupt file counts as empty, but nothing can be saved over it until it is ``set_aside``.
         """
         if not _UUID.fullmatch(uuid):
             raise BadSpec(f"{uuid!r} is no GPU's UUID; it would have to be letters, digits and dashes")
         try:
             lock_fd = _open_lock(directory, uuid)
+            untrusted = trusted.why_not(directory.stat())
         except OSError as error:
             raise _not_saved(directory, error) from None
+        if untrusted:  # whoever can write there could have any value brought back
+            os.close(lock_fd)
+            raise NotSaved(f"{directory} is not trusted: {untrusted}; nothing is set, and nothing in it believed")
         try:
             try:
                 fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -169,9 +179,16 @@ class Saved(Memory):
         kept = {each: kept for each, kept in standing.items() if kept is not None}
         if self.entries or kept:
             self._write(self.entries, kept)
-        else:
-            self._remove()
+        elif self.standing:
+            self._remove_for_good()
         super().stand(knob, value)
+
+    def set_aside(self) -> None:
+        """As ``Memory.set_aside``: the corrupt file gets the name ``quarantined``."""
+        if self.quarantined is not None:
+            with suppress(OSError):  # read only by now: dealt with once more after a restart
+                self._path.rename(self.quarantined)
+        super().set_aside()
 
     def close(self) -> None:
         """Let go of the file and its lock. Idempotent."""
@@ -192,18 +209,21 @@ class Saved(Memory):
 
     def _load(self) -> None:
         try:
+            untrusted = trusted.why_not(self._path.lstat())
             raw = self._path.read_bytes()
         except FileNotFoundError:
             return
         except OSError as error:
             raise _not_saved(self._directory, error) from None
+        if untrusted:
+            raise NotSaved(f"{self._path} is not trusted: {untrusted}; look at it before you believe it")
         whole = raw[: raw.rfind(b"\n") + 1]  # a torn last line announced what then did not happen
         try:
             self._replay(whole)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             self.entries.clear()
             self.standing.clear()
-            self._quarantine()
+            self.quarantined = self._free_name()
             return
         try:
             self._fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -236,6 +256,11 @@ class Saved(Memory):
 
     def _write(self, entries: Mapping[str, Entry], standing: Mapping[str, float]) -> None:
         """A new file with one snapshot, durable on return. NotSaved if that fails; the old file is then as it was."""
+        if self.quarantined is not None:
+            raise NotSaved(
+                f"{self._path} is unreadable and the clocks that it may be about are not free yet, so nothing was set; "
+                "'joulewise restore' tries again"
+            )
         record = {
             "joulewise": _VERSION,
             "gpu": self.uuid,
@@ -282,21 +307,24 @@ class Saved(Memory):
         with suppress(OSError):  # read only by now: looked at once more after a restart, and found undone
             self._path.unlink(missing_ok=True)
 
+    def _remove_for_good(self) -> None:
+        """As ``_remove``, but durable on return, or NotSaved."""
+        try:
+            self._path.unlink(missing_ok=True)
+            _sync_directory(self._directory)
+        except OSError as error:
+            raise _not_saved(self._directory, error) from None
+        self._close_file()
+
     def _close_file(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
         self._length = self._lines = 0
 
-    def _quarantine(self) -> None:
-        number = 1
-        while (aside := self._directory / f"{self._path.name}.corrupt-{number}").exists():
-            number += 1
-        try:
-            self._path.rename(aside)
-        except OSError as error:
-            raise _not_saved(self._directory, error) from None
-        self.quarantined = aside
+    def _free_name(self) -> Path:
+        names = (self._directory / f"{self._path.name}.corrupt-{number}" for number in itertools.count(1))
+        return next(name for name in names if not name.exists())
 
 
 _open: weakref.WeakSet[Saved] = weakref.WeakSet()
@@ -352,13 +380,12 @@ def _holder(lock_fd: int) -> str:
 
 
 def command_of(pid: int) -> str:
-    """The command line of a process, cut to what people read; empty if it cannot be had."""
+    """The name of a process's program, for people; never its arguments, which may be private. Empty if unknown."""
     try:
-        raw = Path(f"/proc/{pid}/cmdline").read_bytes()
+        name = Path(f"/proc/{pid}/comm").read_text("utf-8", "replace").strip()
     except OSError:
         return ""
-    words = raw.decode("utf-8", "replace").replace("\0", " ").split()
-    return "".join(c if c.isprintable() else "?" for c in " ".join(words))[:120]
+    return "".join(c if c.isprintable() else "?" for c in name)
 
 
 def _not_saved(directory: Path, error: OSError) -> NotSaved:

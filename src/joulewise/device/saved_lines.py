@@ -44,11 +44,15 @@ class Entry:
     counter_j: float | None
     """The energy counter when this was saved: one that shows less has been started anew since, with the driver."""
     saved_unix_s: float
+    base: float | None = None
+    """Clocks: the site's baseline when this was saved, for a rescuer that knows no site; None: none was declared."""
 
     @classmethod
-    def new(cls, knob: str, before: float | None, owner: Owner, counter_j: float | None) -> Entry:
+    def new(
+        cls, knob: str, before: float | None, owner: Owner, counter_j: float | None, base: float | None = None
+    ) -> Entry:
         """An entry of this moment, nothing written yet."""
-        return cls(knob, before, (), owner, boot_id(), counter_j, time.time())
+        return cls(knob, before, (), owner, boot_id(), counter_j, time.time(), base)
 
 
 def wrote_after(wrote: tuple[float, ...], value: float, over: float | None) -> tuple[float, ...]:
@@ -79,7 +83,7 @@ def to_entry(record: dict[str, Any]) -> Entry:
     owner = Owner(**record.pop("owner"))
     wrote = tuple(to_number(value) for value in record.pop("wrote"))
     entry = Entry(owner=owner, wrote=wrote, **record)
-    for value in (entry.before, entry.counter_j):
+    for value in (entry.before, entry.counter_j, entry.base):
         if value is not None:
             to_number(value)
     to_knob(entry.knob)

@@ -6,22 +6,22 @@ nothing here ever overwrites a value that somebody else has set and that can be 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 
 from joulewise.core.errors import GpuError, JoulewiseError
 from joulewise.device.controls import CLOCKS, LIMIT, Controls
 from joulewise.device.lease import Ending, Restored
 from joulewise.device.saved import PERSISTENCE, Entry, Memory, boot_id
+from joulewise.device.standing import Standing
 
 
 class Undo:
-    """Gives back the knobs of one GPU. ``base`` says where a clock is when nobody leases it; None: not locked."""
+    """Gives back the knobs of one GPU."""
 
-    def __init__(self, controls: Controls, saved: Memory, base: Callable[[str], float | None]) -> None:
+    def __init__(self, controls: Controls, saved: Memory, standing: Standing) -> None:
         self._controls = controls
         self._saved = saved
-        self._base = base
+        self._standing = standing
 
     def give_back(self, entry: Entry, *, older_than_driver: bool) -> Restored:
         """One knob, as well as it can be. Never raises: what fails is FAILED and stays saved, all else is forgotten."""
@@ -45,12 +45,16 @@ class Undo:
         return given
 
     def after_corruption(self) -> list[Restored]:
-        """The memory is lost: clocks go to where they are when nobody leases them, the limit is left and told."""
-        why = f"what was saved is unreadable; the file is now {self._saved.quarantined}"
-        knobs = [knob for knob in self._controls.space.knobs if knob not in self._saved.entries]
-        given = [self._without_memory(knob, why) for knob in knobs]
+        """If the memory is lost: clocks go to where they are when nobody leases them, the limit is left and told.
+
+        The unreadable file is set aside once that has succeeded, and not before: until then it is all that tells.
+        """
+        if self._saved.quarantined is None:
+            return []
+        why = f"what was saved is unreadable, and kept as {self._saved.quarantined}"
+        given = [self._without_memory(knob, why) for knob in self._controls.space.knobs]
         if not any(each.ending is Ending.FAILED for each in given):
-            self._saved.quarantined = None
+            self._saved.set_aside()
         return given
 
     def written_since(self, entry: Entry) -> bool:
@@ -60,21 +64,12 @@ class Undo:
         found = self._controls.value(LIMIT)
         return found in entry.wrote and found != self._controls.default_limit_w
 
-    def to_base(self, knob: str) -> float | None:
-        """A clock to where it is when nobody leases it; what that is."""
-        base = self._base(knob)
-        if base is None:
-            self._controls.reset(knob)
-        else:
-            self._controls.write(knob, base)
-        return base
-
     def _undo(self, entry: Entry) -> Restored:
         knob, before = entry.knob, entry.before
         if knob in CLOCKS:
             if not entry.wrote:
                 return self._restored(entry, Ending.UNCHANGED, None)
-            base = self.to_base(knob)
+            base = self._standing.to_base(knob)
             return self._restored(entry, self._ending(knob, base), base)
         found = self._found(knob)
         if found == before:
@@ -94,10 +89,10 @@ class Undo:
     def _stale(self, entry: Entry, why: str) -> Restored:
         after: float | None = None
         if entry.knob in CLOCKS:
-            after = self._base(entry.knob)
+            after = self._standing.base(entry.knob)
             # A lock cannot be read: unless the machine was booted, it may have been written since.
             if after is not None or (entry.wrote and entry.boot == boot_id()):
-                self.to_base(entry.knob)
+                self._standing.to_base(entry.knob)
         else:
             with suppress(JoulewiseError):
                 after = self._found(entry.knob)
@@ -107,7 +102,7 @@ class Undo:
         gpu = self._controls.uuid
         try:
             if knob in CLOCKS:
-                base = self.to_base(knob)
+                base = self._standing.to_base(knob)
                 return Restored(gpu, knob, self._ending(knob, base), None, None, base, why)
             left = f"{why}; the limit is left as it is (default {self._controls.default_limit_w} W)"
             return Restored(gpu, knob, Ending.FOREIGN, None, None, self._controls.value(knob), left)

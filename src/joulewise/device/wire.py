@@ -22,49 +22,22 @@ from joulewise.core import errors
 from joulewise.core.errors import BadMessage, JoulewiseError, NotNow, OutOfRange, Unsupported
 from joulewise.core.knob import KNOBS, Setting
 from joulewise.device.wire_requests import (
-    Apply as Apply,
-)
-from joulewise.device.wire_requests import (
-    Beat as Beat,
-)
-from joulewise.device.wire_requests import (
-    End as End,
-)
-from joulewise.device.wire_requests import (
-    Energy as Energy,
-)
-from joulewise.device.wire_requests import (
-    Gpus as Gpus,
-)
-from joulewise.device.wire_requests import (
-    Hello as Hello,
-)
-from joulewise.device.wire_requests import (
-    Leases as Leases,
-)
-from joulewise.device.wire_requests import (
-    Quiet as Quiet,
-)
-from joulewise.device.wire_requests import (
-    Read as Read,
-)
-from joulewise.device.wire_requests import (
-    Release as Release,
-)
-from joulewise.device.wire_requests import (
-    Request as Request,
-)
-from joulewise.device.wire_requests import (
-    Stand as Stand,
-)
-from joulewise.device.wire_requests import (
-    Status as Status,
-)
-from joulewise.device.wire_requests import (
-    Take as Take,
-)
-from joulewise.device.wire_requests import (
-    Together as Together,
+    Apply,
+    Beat,
+    End,
+    Energy,
+    Gpus,
+    Hello,
+    Leases,
+    May,
+    Quiet,
+    Read,
+    Release,
+    Request,
+    Stand,
+    Status,
+    Take,
+    Together,
 )
 
 SOCKET: Final = Path("/run/joulewise/daemon.sock")
@@ -73,6 +46,8 @@ ENVIRONMENT: Final = "JOULEWISE_SOCKET"
 MOST_BYTES: Final = 65536
 """Of one line, newline and all."""
 MOST_DEPTH: Final = 8
+MOST_VALUES: Final = 1024
+"""In one request: 256 GPUs, and commas in the texts besides. To parse a line of as many as fit would take 10 ms."""
 MOST_GPUS: Final = 256
 """That one request may name; no node has more."""
 MOST_TEXT: Final = 256
@@ -165,12 +140,24 @@ _STRING_OR_BRACKET: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[\[\]{}]', re.DOTA
 
 
 def parse_request(line: bytes) -> Request:
-    """One line as a request. BadMessage for what breaks the protocol, Unsupported for a knob that does not exist,
-    OutOfRange for a number that can never be right."""
-    obj = parse_object(line)
-    number = obj.pop("id", None)
-    if type(number) is not int or number < 0:
+    """One line as a request. Raises as ``parse_asked`` and ``to_request`` do."""
+    return to_request(parse_asked(line))
+
+
+def parse_asked(line: bytes) -> dict[str, Any]:
+    """As ``parse_object``, for what may be a request: one that holds more than any does is not even read."""
+    if line.count(b",") >= MOST_VALUES:
+        raise BadMessage(f"a line holds {line.count(b',')} commas, {MOST_VALUES} are too many; no request is so long")
+    return parse_object(line)
+
+
+def to_request(obj: dict[str, Any]) -> Request:
+    """The request that ``obj`` is, which it takes apart. BadMessage for what breaks the protocol, Unsupported for a
+    knob that does not exist, OutOfRange for a number that can never be right."""
+    number = request_id(obj)
+    if number is None:
         raise BadMessage("a request has no 'id' that is a whole number from 0 on; give each its own")
+    del obj["id"]
     op = obj.pop("op", None)
     reader = _REQUESTS.get(op) if isinstance(op, str) else None
     if reader is None:
@@ -189,12 +176,9 @@ def parse_request(line: bytes) -> Request:
     return request
 
 
-def request_id(line: bytes) -> int | None:
-    """The id of a line that is no good request, where it can be told, so that its error finds its asker."""
-    try:
-        number = parse_object(line).get("id")
-    except BadMessage:
-        return None
+def request_id(obj: Mapping[str, Any]) -> int | None:
+    """The id of what may be no good request, where it can be told, so that its error finds its asker."""
+    number = obj.get("id")
     return number if type(number) is int and number >= 0 else None
 
 
@@ -308,7 +292,7 @@ def _reader(kind: type[Any]) -> tuple[type[Any], Mapping[str, _Reader], frozense
 
 _REQUESTS: Final = {
     kind.__name__.lower(): _reader(kind)
-    for kind in (Hello, Gpus, Read, Energy, Take, Apply, Beat, Release, Quiet, Leases, End, Stand, Status)
+    for kind in (Hello, Gpus, Read, Energy, Take, Apply, Beat, Release, Quiet, Leases, May, End, Stand, Status)
 }
 
 
@@ -320,9 +304,15 @@ def line(obj: Mapping[str, Any]) -> bytes:
     return _encode(obj).encode("ascii") + b"\n"
 
 
-def answer(number: int, ok: Mapping[str, Any]) -> bytes:
-    """The answer to request ``number``. One that would be too long is answered as an error instead."""
-    said = line({"id": number, "ok": ok})
+def encoded(obj: Mapping[str, Any]) -> bytes:
+    """An object as part of a message, for what goes into many: it is then encoded once."""
+    return _encode(obj).encode("ascii")
+
+
+def answer(number: int, ok: Mapping[str, Any] | bytes) -> bytes:
+    """The answer to request ``number``, where ``ok`` may be ``encoded`` already. One that would be too long is
+    answered as an error instead."""
+    said = b'{"id":%d,"ok":%b}\n' % (number, ok if isinstance(ok, bytes) else encoded(ok))
     if len(said) <= MOST_BYTES:
         return said
     return error_line(number, BadMessage(f"the answer has {len(said)} bytes, {MOST_BYTES} are allowed; ask for less"))

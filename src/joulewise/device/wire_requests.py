@@ -105,6 +105,14 @@ class Leases:
 
 
 @dataclass(frozen=True, slots=True)
+class May:
+    """How far may I set what on ``gpus``?"""
+
+    id: int
+    gpus: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class End:
     """Root ends somebody's lease."""
 
@@ -130,5 +138,5 @@ class Status:
 
 
 Request: TypeAlias = (
-    Hello | Gpus | Read | Energy | Take | Apply | Beat | Release | Quiet | Leases | End | Stand | Status
+    Hello | Gpus | Read | Energy | Take | Apply | Beat | Release | Quiet | Leases | May | End | Stand | Status
 )
