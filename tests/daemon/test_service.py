@@ -582,6 +582,21 @@ def test_a_reload_of_the_driver_ends_the_lease_with_a_notice(house: House):
     assert "lease" in root.take()
 
 
+def test_a_reload_before_a_lease_was_taken_does_not_end_it(house: House):
+    root = Person(house)
+    house.pass_s(100)
+    clock, brief = root.hold(knobs=(SM,)), root.hold(ttl_s=0.3)
+    house.gpus[0].reload_driver()
+    root.ask("release", lease=clock)  # which finds out, and nobody looks before the other one has expired
+    house.time.sleep(0.4)
+    house.service.tick()
+    house.executor.deliver()
+    assert root.ask("beat", lease=brief)["error"] == "LeaseLost"
+    lease = root.hold()
+    house.pass_s(3)
+    assert "ttl_s" in root.ask("beat", lease=lease)
+
+
 # -- drivers that hang
 
 
