@@ -76,7 +76,9 @@ def test_a_range_whose_end_is_between_two_steps_snaps_to_what_it_lists(value, hi
     assert choices.snap(value) in choices
 
 
-@given(st.floats(min_value=-10, max_value=110), st.floats(min_value=1, max_value=100), st.sampled_from([None, 1, 7, 15]))
+@given(
+    st.floats(min_value=-10, max_value=110), st.floats(min_value=1, max_value=100), st.sampled_from([None, 1, 7, 15])
+)
 def test_at_most_is_the_highest_that_may_be_set_and_is_not_above(value, high, step):
     for choices in (Choices(0, high, step), Choices.of([0.0, high / 3, high])):
         found = choices.at_most(value)

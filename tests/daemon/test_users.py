@@ -325,4 +325,5 @@ def test_descriptors_that_are_sent_to_the_daemon_do_not_stay_there(inside):
     opened = len(list(folder.iterdir()))
     for _ in range(50):
         assert "ok" in alice("ask_with_descriptor", {"op": "hello"})
-    assert len(list(folder.iterdir())) == opened
+    # The daemon opens one for a moment whenever it looks at its grants.
+    until(lambda: len(list(folder.iterdir())) <= opened)

@@ -104,7 +104,7 @@ class Tenure:
 
         gather = Gather(request.gpus, taken)
         for gpu in request.gpus:
-            self._stations[gpu].call(partial(_take, held.knobs, owner), gather.slot(gpu))
+            self._stations[gpu].call(lambda keeper: keeper.take(held.knobs, owner), gather.slot(gpu))
 
     def _hold(self, held: Held, results: dict[str, Any], answer: Answer) -> None:
         """Everything is saved: the lease holds from now on."""
@@ -425,12 +425,6 @@ class Tenure:
     def _restore_again(self, held: Held, gpu: str, retry_s: float) -> None:
         if gpu in held.away:  # else it has been given back meanwhile, and is perhaps another's by now
             self._restore(held, gpu, lambda _, __: None, retry_s)
-
-
-def _take(knobs: frozenset[str], owner: Owner, keeper: Keeper) -> tuple[str, ...]:
-    if not keeper.taken:
-        keeper.look()  # what nobody has heard was for those who have gone, and must not end a lease of now
-    return keeper.take(knobs, owner)
 
 
 def _apply_again(setting: Setting, knobs: frozenset[str], keeper: Keeper) -> None:

@@ -98,6 +98,8 @@ class Keeper:
                 raise Unsupported(f"{knob} cannot be set on {self._name}; see 'joulewise doctor'")
             if knob in self.saved.entries:
                 raise LeaseTaken(f"{knob} of {self._name} is held by {self.saved.entries[knob].owner}")
+        if not self.taken:
+            self._unsaid.clear()  # it was for those who have gone, and is no news to a new lease
         self.controls.read()  # a GPU that is lost says so here, whatever is asked of it
         notes = list(dict.fromkeys(each.why for each in self._undo.after_corruption()))
         self._heed_reload()
