@@ -2,9 +2,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from joulewise.core.block import Block, Role, Rung
 from joulewise.core.decision import Decision, Expectation, Verdict
 from joulewise.core.errors import BadSpec
-from joulewise.core.event import Asked, Decided, Expired, Observed, Proven, Told, from_json, to_json
+from joulewise.core.event import (
+    Asked,
+    Began,
+    Decided,
+    Expired,
+    Finished,
+    Observed,
+    Proven,
+    Seen,
+    Shifted,
+    Told,
+    from_json,
+    to_json,
+)
 from joulewise.core.knob import Setting
 from joulewise.core.measurement import Measurement, Outcome, Source
 
@@ -30,7 +44,29 @@ measurements = st.builds(
     st.sampled_from(Outcome),
     st.tuples(st.text()),
 )
+above_zero = st.floats(min_value=1e-9, max_value=1e9)
+blocks = st.builds(
+    Block,
+    settings,
+    number,
+    number,
+    above_zero,
+    above_zero,
+    number,
+    number,
+    number,
+    phase=st.text(),
+    rung=st.sampled_from(Rung),
+    sm_mhz=st.none() | number,
+    power_capped=st.none() | st.booleans(),
+    left_out_s=number,
+)
+facts = st.dictionaries(st.text(), st.none() | st.booleans() | number | st.text() | st.lists(st.text()))
 events = st.one_of(
+    st.builds(Began, number, st.text(), facts),
+    st.builds(Seen, number, st.sampled_from(Role), blocks, st.text()),
+    st.builds(Shifted, number, st.text(), st.text(), st.text()),
+    st.builds(Finished, number, st.text(), facts),
     st.builds(Decided, number, decisions),
     st.builds(Observed, number, decisions, measurements, st.builds(Verdict, st.none() | st.booleans(), st.text())),
     st.builds(Asked, number, st.integers(0), settings),

@@ -10,12 +10,22 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
+from joulewise.core.block import Block, Role, Rung
 from joulewise.core.decision import Decision, Expectation, Verdict
 from joulewise.core.errors import BadSpec, Unsupported
 from joulewise.core.knob import Setting
 from joulewise.core.measurement import Measurement, Outcome, Source
+
+
+@dataclass(frozen=True, slots=True)
+class Began:
+    """A run begins. ``facts`` are plain values: what runs, on what, under which bound, and the seed of every draw."""
+
+    time_s: float
+    run: str
+    facts: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +44,26 @@ class Observed:
     decision: Decision[Setting]
     seen: Measurement[Setting]
     verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A block of work that a job tuner had asked for, and the guard's word on it, if it had one."""
+
+    time_s: float
+    role: Role
+    block: Block
+    says: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Shifted:
+    """The job changed: another phase, another pace, idle, awake. ``what`` is a word, ``says`` a sentence."""
+
+    time_s: float
+    what: str
+    says: str
+    phase: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +104,18 @@ class Proven:
     time_change_error: float
 
 
-Event = Decided | Observed | Asked | Told | Expired | Proven
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A run ended, in order or not. ``facts`` are plain values: what it used, and what could not be judged."""
 
-_EVENTS = {kind.__name__: kind for kind in (Decided, Observed, Asked, Told, Expired, Proven)}
+    time_s: float
+    why: str
+    facts: Mapping[str, Any]
+
+
+Event = Began | Decided | Seen | Shifted | Observed | Asked | Told | Expired | Proven | Finished
+
+_EVENTS = {kind.__name__: kind for kind in get_args(Event)}
 
 
 def to_json(event: Event) -> str:
@@ -99,8 +138,8 @@ def from_json(line: str) -> Event:
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, Setting):
-        return dict(value)
+    if isinstance(value, Setting | Mapping):
+        return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
     return value
@@ -114,6 +153,10 @@ def _rebuild(key: str, value: Any) -> Any:
             return Decision(Setting(**value["setting"]), value["reason"], Expectation(**value["expected"]))
         case "seen":
             return _measurement(value)
+        case "block":
+            return Block(**{**value, "setting": Setting(**value["setting"]), "rung": Rung(value["rung"])})
+        case "role":
+            return Role(value)
         case "verdict":
             return Verdict(**value)
         case _:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from joulewise.core.frontier import Point
+from joulewise.core.units import kwh_from_joules
 
 
 class Objective(Protocol):
@@ -76,6 +77,30 @@ class Ed2p:
 
 
 @dataclass(frozen=True, slots=True)
+class Money:
+    """What the work costs: GPU time by the hour and electricity by the kilowatt-hour, the node's own watts included.
+
+    A GPU hour usually costs far more than its electricity, so that a slower job rarely pays. Prices in any one
+    currency; ``gpus`` is how many the point's energy is the sum of, ``host_w`` what the rest of the node draws.
+    """
+
+    gpu_hour_price: float
+    kwh_price: float
+    host_w: float = 0.0
+    gpus: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("gpu_hour_price", "kwh_price", "host_w"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be 0 or more, not {getattr(self, name)}")
+
+    def cost(self, point: Point[Any], baseline: Point[Any]) -> float:  # noqa: ARG002 - same for any baseline
+        """In the currency of the prices."""
+        node_j = point.energy_j + self.host_w * point.time_s
+        return self.gpus * self.gpu_hour_price * point.time_s / 3600.0 + self.kwh_price * kwh_from_joules(node_j)
+
+
+@dataclass(frozen=True, slots=True)
 class Budget:
     """What comes down from the floor above. None means: no limit of that kind."""
 
@@ -96,3 +121,28 @@ class Budget:
             and (self.energy_j is None or point.energy_j <= self.energy_j)
             and (self.power_w is None or point.power_w <= self.power_w)
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """Another objective, but only among points that a budget or a slowdown bound allows."""
+
+    objective: Objective
+    budget: Budget = Budget()
+    max_slowdown: float = math.inf
+
+    def __post_init__(self) -> None:
+        if not self.max_slowdown >= 0:
+            raise ValueError(f"max_slowdown must be 0 or more, not {self.max_slowdown}")
+
+    def cost(self, point: Point[Any], baseline: Point[Any]) -> float:
+        """The other's cost, or infinite outside."""
+        allowed = self.budget.allows(point) and point.time_s <= baseline.time_s * (1 + self.max_slowdown)
+        return self.objective.cost(point, baseline) if allowed else math.inf
+
+
+def slowdown_bound(objective: Objective) -> float:
+    """The slowdown that an objective allows at most, as a share of the baseline's time; infinite where it sets none."""
+    if isinstance(objective, Within):
+        return min(objective.max_slowdown, slowdown_bound(objective.objective))
+    return objective.max_slowdown if isinstance(objective, MinEnergy) else math.inf

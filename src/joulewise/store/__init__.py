@@ -1,0 +1,1 @@
+"""What is kept: the journal of what was decided and seen, and the memory of what was learnt."""

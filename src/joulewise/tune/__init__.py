@@ -1,0 +1,1 @@
+"""Tuning: the loops that choose settings for a running job, guard the bound they promised, and prove the saving."""
