@@ -292,7 +292,8 @@ def gpt2_accumulate(data: Data) -> Work:
 def llama_recompute(data: Data) -> Work:
     """1.3 B parameters, activations computed twice, a long AdamW tail."""
     width, depth, batch, length = (64, 2, 1, 64) if data.small else (2048, 24, 8, 1024)
-    model = Language(32000, width, depth, width // 64, recompute=True).to(data.device)
+    with data.device:  # drawn where they stay: a CPU takes half a minute for so many weights
+        model = Language(32000, width, depth, width // 64, recompute=True)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
     take = _batches(data.tokens(32000), batch, length)
     while True:
@@ -338,7 +339,8 @@ def gcn(data: Data) -> Work:
 def dlrm(data: Data) -> Work:
     """Memory-bound: big embedding tables, small networks."""
     rows, tables, batch = (1000, 4, 64) if data.small else (4_000_000, 20, 16384)
-    bags = nn.ModuleList(nn.EmbeddingBag(rows, 64, mode="sum", sparse=True) for _ in range(tables)).to(data.device)
+    with data.device:  # drawn where they stay: a CPU takes most of a minute for so many rows
+        bags = nn.ModuleList(nn.EmbeddingBag(rows, 64, mode="sum", sparse=True) for _ in range(tables))
     top = nn.Sequential(nn.Linear(64 * tables, 512), nn.ReLU(), nn.Linear(512, 1)).to(data.device)
     dense, sparse = torch.optim.SGD(top.parameters(), 0.01), torch.optim.SGD(bags.parameters(), 0.01)
     while True:
