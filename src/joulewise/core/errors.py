@@ -21,6 +21,8 @@
     ├── WindowError              begin without end, an unknown or repeated window name
     ├── ModelError               a law that cannot be fitted to, or evaluated at, what was given
     ├── NoDaemon                 no daemon answers on its socket
+    ├── NotKept                  the store cannot be read or written: disk full, no rights, damaged
+    │   └── Conflict             somebody else was faster: what was to follow a certain event no longer would
     └── MissingPart              an optional part (extra, library, compiled piece) is not installed
 
 A message is one line: what happened, the value, the limit, the way out.
@@ -107,6 +109,14 @@ class ModelError(JoulewiseError):
 
 class NoDaemon(JoulewiseError):
     """No daemon answers on its socket."""
+
+
+class NotKept(JoulewiseError):
+    """The store cannot be read or written: disk full, no rights, damaged. Nothing of what was asked for was done."""
+
+
+class Conflict(NotKept):
+    """Somebody else was faster: the event would not follow the one that it was decided after. Read, and decide anew."""
 
 
 class MissingPart(JoulewiseError):

@@ -1,0 +1,112 @@
+"""What was learnt about a workload on a GPU, so that the next run starts at the answer and only confirms it.
+
+The payload is plain JSON that its writer understands (the fitted law, the settings chosen phase by phase, the proof);
+here it is only kept. A workload on the very same card is the best memory; on another card of the same model it is a
+good first guess, and ``Remembered.same_card`` says which of the two it is. Never raises: a memory that cannot be read
+or written is a run that starts from nothing, and ``trouble`` says why.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from sqlite3 import Connection
+from typing import Any
+
+from joulewise.core.errors import NotKept
+from joulewise.store.database import Database
+
+_COLUMNS = "fingerprint, gpu_uuid, gpu_name, at, runs, payload"
+_KEEP = """
+INSERT INTO learnt (fingerprint, gpu_uuid, gpu_name, at, runs, payload) VALUES (?, ?, ?, ?, 1, ?)
+ON CONFLICT (fingerprint, gpu_uuid) DO UPDATE
+SET gpu_name = excluded.gpu_name, at = excluded.at, runs = runs + 1, payload = excluded.payload
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """What one workload taught on one GPU."""
+
+    fingerprint: str
+    gpu_uuid: str
+    gpu_name: str
+    at_s: float
+    """When it was last kept, in seconds since 1970."""
+    runs: int
+    """How many runs have been kept under this key."""
+    payload: Mapping[str, Any]
+    same_card: bool = True
+    """Whether it was learnt on the card that was asked about, not on another of its model."""
+
+
+class Memory:
+    """What is kept in a database or its file. Safe with several processes; the last writer wins."""
+
+    def __init__(self, database: Database | Path) -> None:
+        self.database = database if isinstance(database, Database) else Database(database)
+        self.trouble: str | None = None
+        """Why the last call could not read or write, in one line; None when it could."""
+
+    def recall(self, fingerprint: str, gpu_uuid: str, gpu_name: str) -> Remembered | None:
+        """What is known about this workload: on this card, else the latest on a card of the same model, else None."""
+        query = (
+            f"SELECT {_COLUMNS} FROM learnt WHERE fingerprint = ? AND (gpu_uuid = ? OR gpu_name = ?) "
+            "ORDER BY gpu_uuid = ? DESC, at DESC"
+        )
+        for found in self._select(query, (fingerprint, gpu_uuid, gpu_name, gpu_uuid), gpu_uuid):
+            return found
+        return None
+
+    def card(self, gpu_uuid: str) -> list[Remembered]:
+        """Everything that was learnt on this card, whatever the workload, latest first: what makes it differ from its
+        model."""
+        query = f"SELECT {_COLUMNS} FROM learnt WHERE gpu_uuid = ? ORDER BY at DESC"
+        return self._select(query, (gpu_uuid,), gpu_uuid)
+
+    def all(self) -> list[Remembered]:
+        """Everything, latest first."""
+        return self._select(f"SELECT {_COLUMNS} FROM learnt ORDER BY at DESC", (), None)
+
+    def keep(self, fingerprint: str, gpu_uuid: str, gpu_name: str, payload: Mapping[str, Any]) -> bool:
+        """Replace what is known about this workload on this card; whether it is kept.
+
+        ``payload`` must be plain JSON: ValueError or TypeError otherwise, which is a bug of the caller.
+        """
+        text = json.dumps(dict(payload), separators=(",", ":"), allow_nan=False)
+        return self._write(_KEEP, (fingerprint, gpu_uuid, gpu_name, time.time(), text)) > 0
+
+    def forget(self, fingerprint: str | None = None) -> int:
+        """Forget a workload on every GPU, or all of them; how many were known."""
+        if fingerprint is None:
+            return self._write("DELETE FROM learnt", ())
+        return self._write("DELETE FROM learnt WHERE fingerprint = ?", (fingerprint,))
+
+    def _select(self, query: str, values: tuple[object, ...], gpu_uuid: str | None) -> list[Remembered]:
+        self.trouble = None
+        try:
+            with self.database.reading() as connection:
+                rows = _rows(connection, query, values)
+            return [
+                Remembered(mark, uuid, name, at_s, runs, json.loads(text), gpu_uuid in (None, uuid))
+                for mark, uuid, name, at_s, runs, text in rows
+            ]
+        except (NotKept, ValueError) as error:  # ValueError: a damaged payload
+            self.trouble = str(error)
+            return []
+
+    def _write(self, statement: str, values: tuple[object, ...]) -> int:
+        self.trouble = None
+        try:
+            with self.database.writing() as connection:
+                return connection.execute(statement, values).rowcount
+        except NotKept as error:
+            self.trouble = str(error)
+            return 0
+
+
+def _rows(connection: Connection | None, query: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
+    return connection.execute(query, values).fetchall() if connection is not None else []
