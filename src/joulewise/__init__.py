@@ -17,9 +17,21 @@ if TYPE_CHECKING:
     from joulewise.device.discover import find as gpus
     from joulewise.device.hold import hold
     from joulewise.device.lease import Lease
+    from joulewise.frameworks.hooks import phase, step
     from joulewise.monitor.window import Monitor
 
-__all__ = ["JoulewiseError", "Lease", "Measurement", "Monitor", "Setting", "__version__", "gpus", "hold"]
+__all__ = [
+    "JoulewiseError",
+    "Lease",
+    "Measurement",
+    "Monitor",
+    "Setting",
+    "__version__",
+    "gpus",
+    "hold",
+    "phase",
+    "step",
+]
 
 _HOMES = {
     "JoulewiseError": ("joulewise.core.errors", "JoulewiseError"),
@@ -29,6 +41,8 @@ _HOMES = {
     "Setting": ("joulewise.core.knob", "Setting"),
     "gpus": ("joulewise.device.discover", "find"),
     "hold": ("joulewise.device.hold", "hold"),
+    "phase": ("joulewise.frameworks.hooks", "phase"),
+    "step": ("joulewise.frameworks.hooks", "step"),
 }
 
 

@@ -14,22 +14,18 @@ import atexit
 import os
 import sys
 import time
-import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from joulewise.core.errors import JoulewiseError
+from joulewise.core.leader import Leader
 from joulewise.device.work import Link, current
 
 LOAD_VARIABLE = "JOULEWISE_COUPLE_LOAD"
 DEFAULT_LOAD = "transformer"
 SITE = Path(__file__).with_name("couple_torch_site")
-
-# An adversarial pair takes turns, up to five steps of one to one of the other; after this many without the leader, it
-# has been replaced.
-_MOST_WITHOUT_LEADER = 20
 
 
 def environment(environ: Mapping[str, str], load: str = DEFAULT_LOAD) -> dict[str, str]:
@@ -56,13 +52,12 @@ class Coupling:
         self._load = load
         self._link: Link | None = None
         self._ahead: int | None = None
-        self._leader: weakref.ref[Any] = weakref.ref(self)
-        self._since_leader = _MOST_WITHOUT_LEADER
+        self._leader = Leader()
         self._broken = False
 
     def after_step(self, optimizer: Any, *_: Any) -> None:
         """An optimizer has taken a step: hand in a virtual one, and wait for the one before."""
-        if self._broken or _in_loader_worker() or not self._leads(optimizer):
+        if self._broken or _in_loader_worker() or not self._leader.leads(optimizer):
             return
         try:
             self._step()
@@ -96,16 +91,6 @@ class Coupling:
         before, self._ahead = self._ahead, link.send(request)
         if before is not None:
             link.finish(before)
-
-    def _leads(self, optimizer: Any) -> bool:
-        """Whether this optimizer's steps are the iterations, where there are several that take turns."""
-        if self._leader() is not optimizer:
-            self._since_leader += 1
-            if self._since_leader <= _MOST_WITHOUT_LEADER and self._leader() is not None:
-                return False
-            self._leader = weakref.ref(optimizer)
-        self._since_leader = 0
-        return True
 
     def _hang_up(self) -> None:
         if self._link is not None:

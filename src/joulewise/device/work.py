@@ -15,6 +15,7 @@ nothing; the simulator does.
 
 from __future__ import annotations
 
+import collections
 import itertools
 import json
 import os
@@ -45,6 +46,13 @@ class Done(NamedTuple):
     """What the GPU drew meanwhile; the truth, not a reading."""
 
 
+class Sent:
+    """A piece of work on its way; ``done`` once somebody has waited for it."""
+
+    def __init__(self) -> None:
+        self.done: Done | None = None
+
+
 class Link:
     """One connection to a simulator. Not for sharing between threads or over a fork."""
 
@@ -53,6 +61,10 @@ class Link:
         self._ids = itertools.count(1)
         self._unread = b""
         self._back: dict[int, tuple[Done, float]] = {}
+        self._sent: dict[int, Sent] = {}
+        self._launched: collections.deque[int] = collections.deque()
+        self.last_sent: Sent | None = None
+        """The last piece of work handed in here, so that others can tell when it was done."""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             # Through /proc, because a socket's own path may have no more than 107 bytes.
@@ -77,6 +89,7 @@ class Link:
         ``hidden``, it begins where the last work ended, so that the caller's own time in between costs nothing
         either, as where a real script's computing stands for the GPU's.
         """
+        self.wait()
         wall_s = time.monotonic()
         request = {"op": "work", "gpu": gpu, "wall_s": wall_s, **_plain(load)}
         if gpu in self._back:
@@ -87,10 +100,29 @@ class Link:
         self._back[gpu] = (done, time.monotonic())
         return done
 
+    def launch(self, load: Work, gpu: int = 0, *, ahead: int = 2) -> None:
+        """Hand in ``load`` and return when no more than ``ahead`` pieces are on their way, as a real GPU's queue does.
+
+        So the GPU has work while the caller computes, and delays of the caller's own machine do not show.
+        """
+        self._back.clear()  # what follows begins when it is handed in, or when the GPU gets to it
+        self._launched.append(self.send({"op": "work", "gpu": gpu, "wall_s": time.monotonic(), **_plain(load)}))
+        while len(self._launched) > ahead:
+            self.finish(self._launched.popleft())
+
+    def wait(self) -> None:
+        """Return when everything that was launched is done."""
+        while self._launched:
+            self.finish(self._launched.popleft())
+
     def finish(self, request_id: int) -> Done:
         """Wait for work that was sent."""
+        sent = self._sent.pop(request_id, None)
         answer = self.receive(request_id)
-        return Done(answer["started_s"], answer["finished_s"], answer["energy_j"])
+        done = Done(answer["started_s"], answer["finished_s"], answer["energy_j"])
+        if sent is not None:
+            sent.done = done
+        return done
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """Send a request and wait for its answer; raises what the simulator answers with."""
@@ -103,6 +135,8 @@ class Link:
             self._socket.sendall(json.dumps({**request, "id": request_id}).encode() + b"\n")
         except OSError as error:
             raise self._lost() from error
+        if request.get("op") == "work":
+            self.last_sent = self._sent[request_id] = Sent()
         return request_id
 
     def receive(self, request_id: int) -> dict[str, Any]:
@@ -167,6 +201,22 @@ def work(load: Work, gpu: int = 0, *, hidden: bool = False) -> Done:
         raise
 
 
+def launch(load: Work, gpu: int = 0, *, ahead: int = 2) -> None:
+    """Hand ``load`` to virtual GPU ``gpu`` and go on while it is being done; see ``Link.launch``.
+
+    A later ``work`` waits for it. Raises as ``work`` does.
+    """
+    link = current()
+    try:
+        link.launch(load, gpu, ahead=ahead)
+    except BadSpec:
+        raise
+    except BaseException:
+        _links.link = None
+        link.close()
+        raise
+
+
 def current() -> Link:
     """This thread's connection, made on first use and again after a fork."""
     directory = os.environ.get(ENVIRONMENT)
@@ -176,6 +226,12 @@ def current() -> Link:
     if link is None or link.directory != directory:
         link = _links.link = Link(directory)
     return link
+
+
+def last_sent() -> Sent | None:
+    """The last piece of work that this thread has handed in; None where there is none. Makes no connection."""
+    link: Link | None = getattr(_links, "link", None)
+    return link.last_sent if link is not None else None
 
 
 def _plain(load: Work) -> dict[str, Any]:

@@ -1,0 +1,91 @@
+"""``StepCallback`` for the Hugging Face ``Trainer``: tells steps, evaluation and saving.
+
+    from joulewise.frameworks.huggingface import StepCallback
+
+    Trainer(..., callbacks=[StepCallback()])
+
+The work of a step is its tokens where the trainer counts them (``include_num_input_tokens_seen``), else 1. Without
+``joulewise run`` around it, it costs some function calls a step. With ``max_slowdown`` it tunes by itself (see
+``joulewise.frameworks.torch.tuning``). Importing this module loads nothing; asking for ``StepCallback`` loads
+transformers.
+"""
+
+# ruff: noqa: ARG002 (the framework hands them in)
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+from joulewise.frameworks import hooks
+
+WHO = "huggingface"
+
+
+class Told:
+    """The callback's methods, apart from the class of transformers that they go into."""
+
+    def __init__(self, max_slowdown: float | None = None) -> None:
+        self._max_slowdown = max_slowdown
+        self._tuning = ExitStack()
+        self._tokens = 0.0
+        self._by_tokens: bool | None = None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Training begins; compilation and the first batch may take long."""
+        if self._max_slowdown is not None:
+            from joulewise.frameworks.torch import tuning
+
+            self._tuning.enter_context(tuning(max_slowdown=self._max_slowdown))
+        self._tokens, self._by_tokens = _tokens(state), None
+        if (marker := hooks.marker()) is not None:
+            marker.hello(WHO, hooks.CALLBACK)
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Whatever was done besides steps is over."""
+        hooks.resume()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """An optimiser step is done, of one batch or of several that accumulate."""
+        marker = hooks.marker()
+        if marker is None:
+            return
+        before, self._tokens = self._tokens, _tokens(state)
+        if self._by_tokens is None:  # one unit from the first step to the last
+            self._by_tokens = self._tokens > before
+        marker.step(max(0.0, self._tokens - before) if self._by_tokens else 1.0, WHO, hooks.CALLBACK)
+        self._break_for(control)
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """An epoch is over; it may be evaluated and saved now."""
+        self._break_for(control)
+
+    def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """A batch of an evaluation."""
+        hooks.pause("evaluation")
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Training is over."""
+        hooks.pause("end")
+        self._tuning.close()
+
+    def _break_for(self, control: Any) -> None:
+        # The trainer evaluates first, then saves, before the next step begins.
+        if control.should_evaluate:
+            hooks.pause("evaluation")
+        elif control.should_save:
+            hooks.pause("checkpoint")
+
+
+def _tokens(state: Any) -> float:
+    return float(getattr(state, "num_input_tokens_seen", 0) or 0)
+
+
+def __getattr__(name: str) -> Any:
+    if name != "StepCallback":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from transformers import TrainerCallback
+
+    made = type(name, (Told, TrainerCallback), {"__module__": __name__, "__doc__": __doc__})
+    globals()[name] = made
+    return made

@@ -1,0 +1,89 @@
+"""``StepCallback`` for Lightning: tells steps, validation and checkpoints.
+
+    from joulewise.frameworks.lightning import StepCallback
+
+    Trainer(..., callbacks=[StepCallback()])
+
+A step is a batch with which the optimisers moved on: batches that accumulate gradients are one step, and so is a
+batch on which several optimisers step. Without ``joulewise run`` around it, it costs some function calls a batch. With
+``max_slowdown`` it tunes by itself (see ``joulewise.frameworks.torch.tuning``). Importing this module loads nothing;
+asking for ``StepCallback`` loads Lightning, as ``lightning`` or as ``pytorch_lightning``, whichever the job uses.
+"""
+
+# ruff: noqa: ARG002 (the framework hands them in)
+
+from __future__ import annotations
+
+import importlib
+import sys
+from contextlib import ExitStack
+from typing import Any
+
+from joulewise.frameworks import hooks
+
+WHO = "lightning"
+
+
+class Told:
+    """The callback's methods, apart from the class of Lightning that they go into."""
+
+    def __init__(self, max_slowdown: float | None = None) -> None:
+        self._max_slowdown = max_slowdown
+        self._tuning = ExitStack()
+        self._steps = 0
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Training begins; compilation and the first batch may take long."""
+        if self._max_slowdown is not None:
+            from joulewise.frameworks.torch import tuning
+
+            self._tuning.enter_context(tuning(max_slowdown=self._max_slowdown))
+        self._steps = trainer.global_step
+        if (marker := hooks.marker()) is not None:
+            marker.hello(WHO, hooks.CALLBACK)
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        """Whatever was done besides steps is over."""
+        hooks.resume()
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """A batch is done, and with it a step if an optimiser moved on."""
+        marker = hooks.marker()
+        if marker is not None and trainer.global_step > self._steps:
+            self._steps = trainer.global_step
+            marker.step(1.0, WHO, hooks.CALLBACK)
+
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+        """Validation, within training or by itself."""
+        hooks.pause("evaluation")
+
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Any) -> None:
+        """A checkpoint is about to be written."""
+        hooks.pause("checkpoint")
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """Training is over."""
+        hooks.pause("end")
+        self._tuning.close()
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """Training has failed."""
+        self._tuning.close()
+
+
+def _package() -> Any:
+    names = ("lightning.pytorch", "pytorch_lightning")
+    for name in sorted(names, key=lambda each: each not in sys.modules):
+        try:
+            return importlib.import_module(name)
+        except ImportError:
+            continue
+    raise ImportError("there is no Lightning here; 'pip install lightning'")
+
+
+def __getattr__(name: str) -> Any:
+    if name != "StepCallback":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    made = type(name, (Told, _package().Callback), {"__module__": __name__, "__doc__": __doc__})
+    globals()[name] = made
+    return made

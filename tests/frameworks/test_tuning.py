@@ -1,0 +1,99 @@
+"""Tuning from inside a script: where it tunes, where it leaves that to others, and where it cannot."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+import joulewise
+from joulewise import native
+from joulewise.core.errors import LeaseLost
+from joulewise.core.marks import ENVIRONMENT
+from joulewise.device import discover, node
+from joulewise.frameworks import hooks
+from joulewise.frameworks.torch import _Holder, tuning
+from joulewise.store.journal import MemoryJournal
+
+
+def test_under_a_command_that_watches_the_job_it_is_left_to_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ENVIRONMENT, "/nowhere")
+    with tuning() as job:
+        job.step()
+        assert job.status is None
+    assert job.says == "the command that runs this job watches it"
+    assert job.summary is None
+
+
+def test_of_several_ranks_the_first_tunes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    with tuning() as job:
+        job.step()
+    assert job.says == "local rank 0 tunes for local rank 3"
+
+
+def test_without_a_gpu_training_goes_on_and_it_says_why(caplog: pytest.LogCaptureFixture) -> None:
+    with tuning(gpu="nvml:GPU-00000000-none") as job:
+        for _ in range(3):
+            job.step()
+    assert job.says.startswith("not tuned: ")
+    assert job.summary is None
+    assert "not tuned" in caplog.text
+
+
+def test_a_bound_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="max_slowdown"), tuning(max_slowdown=-0.1):
+        pass
+
+
+def test_what_fails_in_training_fails_as_ever_and_the_tuner_ends() -> None:
+    with pytest.raises(ZeroDivisionError), tuning(gpu="sim:h200", journal=MemoryJournal()) as job:
+        job.step(1 / 0)
+    assert job.summary is not None
+    assert job.summary.why == "stopped"
+    assert hooks.marker() is None
+    joulewise.step()
+
+
+def test_what_was_taken_is_given_back_and_nothing_is_taken_afterwards() -> None:
+    holder = _Holder(discover.find("sim:h200"))
+    lease = holder.take()
+    assert lease.alive
+    holder.release()
+    assert not lease.alive
+    with pytest.raises(LeaseLost):
+        holder.take()
+
+
+def test_a_script_on_a_virtual_gpu_is_told_what_it_could_save() -> None:
+    try:
+        native.library_path()
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+    code = """
+        from joulewise.device.work import work
+        from joulewise.frameworks.torch import tuning
+        from joulewise.store.journal import MemoryJournal
+
+        with tuning(max_slowdown=0.05, dry_run=True, journal=MemoryJournal()) as job:
+            for _ in range(2000):  # a minute of the virtual GPU
+                work("gnn")
+                job.step()
+        print(job.says)
+        print(job.summary.ruler)
+    """
+    with node.spawn("sim:h200", speed=20.0) as running:
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(code)],
+            env=running.environment(),
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+    assert done.returncode == 0, done.stderr
+    advice, ruler = done.stdout.splitlines()
+    assert "energy" in advice
+    assert "expected" in advice
+    assert ruler.endswith("told by hooks")
