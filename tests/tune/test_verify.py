@@ -1,0 +1,202 @@
+"""Verification: an honest journal passes, and whatever is done to it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from joulewise.core.block import Role
+from joulewise.core.event import Began, Decided, Event, Proven, Seen, Shifted, from_json, to_json
+from joulewise.core.knob import DEFAULT
+from joulewise.tune.proof import prove
+from joulewise.tune.verify import verify
+from tests.tune.lived import HELD, Life, usual_run
+
+
+def windows(events: list[Event]) -> list[int]:
+    return [i for i, event in enumerate(events) if isinstance(event, Seen) and event.role is Role.PROOF]
+
+
+def claimed_again(events: list[Event]) -> list[Event]:
+    """The journal of somebody who also rewrites the claim, so that it fits the blocks."""
+    seen = [event for event in events if isinstance(event, Seen)]
+    made = []
+    for event in events:
+        proven = prove(seen).event(event.time_s) if isinstance(event, Proven) else None
+        made.append(proven or event)
+    return made
+
+
+def test_an_honest_journal_bears_out_its_claim() -> None:
+    events = usual_run(noise=0.01).finish()
+    found = verify(events)
+    assert found.problems == ()
+    assert found.sound
+    assert found.proof == prove([event for event in events if isinstance(event, Seen)])
+
+
+def test_it_survives_being_written_and_read() -> None:
+    events = usual_run(noise=0.01).finish()
+    assert verify([from_json(to_json(event)) for event in events]).problems == ()
+
+
+def test_windows_that_came_to_nothing_now_and_then_are_no_problem() -> None:
+    life = usual_run(noise=0.01)
+    while not life.schedule.due:
+        life.block(Role.HOLD, HELD, 1.0)
+    life.miss()
+    life.hold(600.0)
+    assert verify(life.finish()).problems == ()
+
+
+def test_a_window_begun_again_after_a_shift_is_no_problem() -> None:
+    life = usual_run(noise=0.01)
+    while not life.schedule.due:
+        life.block(Role.HOLD, HELD, 1.0)
+    last = next(
+        event for event in reversed(life.events) if isinstance(event, Decided) and event.decision.setting == DEFAULT
+    )
+    life.events.append(replace(last, time_s=life.now_s))
+    life.events.append(Shifted(life.now_s, "small", "the job changed a little"))
+    life.hold(600.0)
+    assert verify(life.finish()).problems == ()
+
+
+def test_the_held_half_of_a_pair_may_come_before_its_window() -> None:
+    life = usual_run()
+    while not life.schedule.due:
+        life.block(Role.HOLD, HELD, 1.0)
+    life.block(Role.HOLD, HELD, 2.0)
+    life.hold(600.0)
+    assert verify(life.finish()).problems == ()
+
+
+def test_each_phase_has_its_own_windows() -> None:
+    train = Life(seed=4, phase="train")
+    train.hold(800.0)
+    rollout = Life(seed=4, phase="rollout", now_s=train.now_s, events=train.events)
+    rollout.hold(800.0)
+    assert verify(rollout.finish()).problems == ()
+
+
+def with_less_energy(events: list[Event]) -> list[Event]:
+    changed = list(events)
+    place = next(i for i, e in enumerate(events) if isinstance(e, Seen) and e.role is Role.HOLD)
+    seen = changed[place]
+    assert isinstance(seen, Seen)
+    changed[place] = replace(seen, block=replace(seen.block, energy_j=0.5 * seen.block.energy_j))
+    return changed
+
+
+def without_a_window(events: list[Event]) -> list[Event]:
+    place = windows(events)[3]
+    return events[: place - 1] + events[place + 1 :]
+
+
+def with_a_window_too_many(events: list[Event]) -> list[Event]:
+    place = windows(events)[3]
+    holds = [i for i, e in enumerate(events) if isinstance(e, Seen) and e.role is Role.HOLD and i > place]
+    seen = events[holds[1]]
+    assert isinstance(seen, Seen)
+    window = events[place]
+    assert isinstance(window, Seen)
+    moved = replace(window, block=replace(window.block, start_s=seen.block.end_s, end_s=seen.block.end_s + 0.0))
+    long = replace(moved, block=replace(moved.block, start_s=seen.block.end_s - 2.0, end_s=seen.block.end_s))
+    return [*events[: holds[1] + 1], events[place - 1], long, *events[holds[1] + 1 :]]
+
+
+def with_another_seed(events: list[Event]) -> list[Event]:
+    began = events[0]
+    assert isinstance(began, Began)
+    return [replace(began, facts={**began.facts, "seed": 999}), *events[1:]]
+
+
+def with_a_smaller_promise(events: list[Event]) -> list[Event]:
+    began = events[0]
+    assert isinstance(began, Began)
+    return [replace(began, facts={**began.facts, "proof_share": 0.005}), *events[1:]]
+
+
+def without_a_beginning(events: list[Event]) -> list[Event]:
+    return events[1:]
+
+
+def without_facts(events: list[Event]) -> list[Event]:
+    return [Began(0.0, "run", {}), *events[1:]]
+
+
+def with_an_undecided_block(events: list[Event]) -> list[Event]:
+    place = next(i for i, e in enumerate(events) if isinstance(e, Decided))
+    return events[:place] + events[place + 1 :]
+
+
+def with_a_window_at_another_setting(events: list[Event]) -> list[Event]:
+    changed, place = list(events), windows(events)[2]
+    seen = changed[place]
+    assert isinstance(seen, Seen)
+    changed[place] = replace(seen, block=replace(seen.block, setting=HELD))
+    return changed
+
+
+def with_too_much_work(events: list[Event]) -> list[Event]:
+    changed, place = list(events), windows(events)[2]
+    seen = changed[place]
+    assert isinstance(seen, Seen)
+    changed[place] = replace(seen, block=replace(seen.block, duration_s=3 * seen.block.duration_s))
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("done", "told"),
+    [
+        (without_a_window, "window is missing"),
+        (with_a_window_too_many, "not where the seed draws it"),
+        (with_another_seed, "window"),
+        (with_a_smaller_promise, "promised were 0.5%|seed draws"),
+        (without_a_beginning, "how the run began"),
+        (without_facts, "does not say seed, proof_share, proof_window_s"),
+        (with_an_undecided_block, "without having been decided on"),
+        (with_a_window_at_another_setting, "not at default|decided on"),
+        (with_too_much_work, "more clean work than it lasted"),
+    ],
+)
+def test_what_is_done_to_a_journal_is_told_even_if_the_claim_is_rewritten(
+    done: Callable[[list[Event]], list[Event]], told: str
+) -> None:
+    problems = verify(claimed_again(done(usual_run(noise=0.01).finish()))).problems
+    assert any(part in problem for problem in problems for part in told.split("|"))
+
+
+def test_an_edited_block_no_longer_fits_the_claim() -> None:
+    problems = verify(with_less_energy(usual_run(noise=0.01).finish())).problems
+    assert any("the proof says energy_change" in problem for problem in problems)
+
+
+def test_dropping_the_windows_one_does_not_like_is_told() -> None:
+    events = usual_run(noise=0.01, hold_s=2000.0).finish()
+    dropped = set(windows(events)[::3])
+    kept = [event for i, event in enumerate(events) if i not in dropped]
+    problems = verify(claimed_again(kept)).problems
+    assert any("baseline windows were never seen" in problem for problem in problems)
+
+
+def test_a_run_that_ended_without_a_claim_is_told() -> None:
+    events = [event for event in usual_run().finish() if not isinstance(event, Proven)]
+    assert verify(events).problems == ("the run finished without journalling its proof",)
+
+
+def test_a_run_that_was_killed_has_nothing_to_claim() -> None:
+    assert verify(usual_run().events).problems == ()
+
+
+def test_a_claim_that_the_blocks_cannot_show_is_told() -> None:
+    life = Life()
+    life.hold(50.0)
+    life.events.append(Proven(life.now_s, -0.2, 0.01, 0.0, 0.01))
+    assert any("cannot show" in problem for problem in verify(life.events).problems)
+
+
+def test_an_empty_journal_says_so() -> None:
+    assert verify([]).problems == ("the journal does not say how the run began",)
