@@ -132,3 +132,31 @@ def test_the_list_names_every_model_and_show_gives_its_file(capsys: pytest.Captu
     assert catalog.parse(capsys.readouterr().out, key="a40") == catalog.load("a40")
     assert called("show", "NVIDIA A40", "--json") == 0
     assert json.loads(capsys.readouterr().out)["model"] == "a40"
+
+
+def test_too_few_sweeps_train_nothing_and_say_what_is_needed(
+    sweep: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("xgboost")
+    target = tmp_path / "boosted.json"
+    assert called("train", sweep.parent, "-o", target) in (1, 2)
+    assert "0 programs of 0 benchmarks with counters; at least 30 of 5" in capsys.readouterr().err
+    assert not target.exists()
+
+
+def test_sweeps_with_counters_become_a_predictor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    boosted = pytest.importorskip("joulewise.model.boosted")
+    pytest.importorskip("xgboost")
+    lines = ["benchmark,kernel,argNo,core_frequency,memory_frequency,time,average_power,DRAMA,SMACT"]
+    for number in range(40):
+        dram = number / 40.0
+        for clock in (900, 1200, 1500, 1740):
+            seen = operate(TRUTH, Load(0.1, 0.98 - 0.95 * dram, 180.0), lock_mhz=clock)
+            lines.append(
+                f"b{number % 6},k,{number},{clock},7000,{seen.step_s:.6f},{seen.average_power_w:.3f},{dram},0.9"
+            )
+    (tmp_path / "profile.csv").write_text("\n".join(lines) + "\n")
+    target = tmp_path / "mine.json"
+    assert called("train", tmp_path, "-o", target, "--gpu", "a40") == 0
+    assert "40 programs of 6 benchmarks" in capsys.readouterr().out
+    assert "sm_share" in boosted.load(target).targets

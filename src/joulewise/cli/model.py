@@ -1,10 +1,11 @@
-"""``joulewise model``: fit the law of a GPU to a sweep, and look at the models that are known."""
+"""``joulewise model``: fit the law of a GPU to a sweep, learn from counters, and look at the models that are known."""
 
 from __future__ import annotations
 
 import csv
 import json
 import math
+import time
 from collections import defaultdict
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -128,6 +129,50 @@ def fit(
             f"{output}: time within {found.time_mape:.2f} %, power within {found.power_mape:.2f} % on average over"
             f" {found.points} points of {len(series)} series; try joulewise run --gpu sim:{output} -- COMMAND"
         )
+
+
+@app.command("train")
+def train(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of sweeps (.csv), see below.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Write the predictor here.")] = Path("boosted.json"),
+    gpu: Annotated[str | None, typer.Option(help="The GPU model that the sweeps ran on.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Learn what activity counters say of a job, from measured sweeps.
+
+    The tuner reads counters once and begins with what similar work turned out to
+    be. A predictor comes with joulewise; train your own on your GPUs, then set
+    [bold]JOULEWISE_BOOSTED=FILE[/bold]. Needs the extra [bold]boosted[/bold] (xgboost).
+
+    DIR has .csv files with a header and one row a setting, as for
+    [bold]joulewise model fit[/bold], and besides:
+
+    [bold]sm occupancy tensor dram fp64 fp32 fp16[/bold] counters, 0 to 1; those of the
+    highest clocks of each series are used
+    [bold]benchmark[/bold] what is never both trained on and judged by (default: the series)
+    [bold]gpu[/bold] the GPU model, if the folder has several
+
+    Or the profiles of the NV-DVFS benchmarks: benchmark, kernel, argNo,
+    core_frequency, memory_frequency, time, average_power, and DRAMA, FP16A,
+    FP32A, FP64A, SMACT, SMOCC, TENSO.
+
+    [dim]series,lock_mhz,time_s,power_w,sm,tensor,dram[/dim]
+    [dim]resnet50,1980,0.143,612.5,0.93,0.41,0.38[/dim]
+    [dim]resnet50,1500,0.158,441.0,,,[/dim]
+    """
+    from joulewise.model import boosted
+
+    today = time.strftime("%Y-%m-%d", time.gmtime())
+    found = boosted.train(folder, gpu=gpu, date=today)
+    found.save(output)
+    targets = {name: {"error": one.error, "spread": one.spread} for name, one in found.targets.items()}
+    if as_json:
+        answer = {"file": str(output), "targets": targets, "provenance": dict(found.provenance)}
+        typer.echo(json.dumps(answer, ensure_ascii=False, indent=2))
+        return
+    told = ", ".join(f"{name} ±{one['error']:.2g} (±{one['spread']:.2g} without)" for name, one in targets.items())
+    about = found.provenance
+    typer.echo(f"{output}: {about['examples']} programs of {about['benchmarks']} benchmarks; cross-validated {told}")
 
 
 @app.command("list")
