@@ -87,6 +87,26 @@ def test_at_most_is_the_highest_that_may_be_set_and_is_not_above(value, high, st
         assert not any(found < other <= value for other in choices.all())
 
 
+@given(
+    st.one_of(
+        st.builds(Choices, st.just(200.0), st.sampled_from([700.0, 707.0]), st.sampled_from([15.0, 100.0])),
+        st.lists(st.integers(200, 707).map(float), min_size=1).map(Choices.of),
+    ),
+    st.integers(150, 750),
+    st.integers(150, 750),
+)
+def test_within_are_exactly_those_that_lie_between(choices, low, high):
+    inside = [value for value in choices.all() if low <= value <= high]
+    cut = choices.within(low, high)
+    assert (list(cut.all()) if cut is not None else []) == inside
+
+
+def test_a_range_without_steps_is_cut_to_the_part_in_common():
+    assert Choices(200, 700).within(350, 900) == Choices(350, 700)
+    assert Choices(200, 700).within(-float("inf"), float("inf")) == Choices(200, 700)
+    assert Choices(200, 700).within(701, 900) is None
+
+
 def test_between_two_values_the_lower_is_nearest():
     for choices in (Choices(0, 10, 1), Choices.of(list(range(11)))):
         assert [choices.snap(value) for value in (0.5, 1.5, 2.5)] == [0, 1, 2]

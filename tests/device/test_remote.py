@@ -6,6 +6,7 @@ import gc
 import math
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -137,6 +138,25 @@ def test_the_daemon_says_who_we_are_as_the_kernel_does(there: RemoteStage):
 def test_no_knobs_means_all_that_the_gpus_have(there: RemoteStage):
     with RemoteLease.take(there.uuids, socket=there.daemon.socket) as lease:
         assert lease.knobs == {knob.name for knob in KNOBS}
+
+
+def test_a_user_without_rights_gets_the_knobs_that_the_site_gives_as_far_as_it_does(node: RunningNode, tmp_path: Path):
+    rule = """
+    [[rule]]
+    users = [12345]
+    needs = "nothing"
+    knobs = { power_limit_w = [400, 600], sm_mhz = "any", memory_mhz = "none" }
+    """
+    asks = (
+        "import os, sys\nfrom pathlib import Path\nfrom joulewise.device.remote import RemoteLease\n"
+        "os.setgroups([]); os.setresgid(12345, 12345, 12345); os.setresuid(12345, 12345, 12345)\n"
+        "with RemoteLease.take(sys.argv[2:], socket=Path(sys.argv[1])) as lease: print(dict(lease.allowed))"
+    )
+    with running_daemon(node, tmp_path / "strict", site=rule) as daemon, node.client() as client:
+        told = subprocess.run(
+            [sys.executable, "-c", asks, str(daemon.socket), *client.uuids], capture_output=True, text=True, timeout=60
+        )
+    assert told.stdout == "{'power_limit_w': (400.0, 600.0), 'sm_mhz': (345.0, 1980.0)}\n", told.stderr
 
 
 def test_an_unknown_gpu_is_none(there: RemoteStage):

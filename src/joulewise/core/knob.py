@@ -127,6 +127,16 @@ class Choices:
         steps = math.ceil((near - self.low) / self.step - 1e-9) - 1
         return self.low + max(0, steps) * self.step
 
+    def within(self, low: float, high: float) -> Choices | None:
+        """Those from ``low`` to ``high``; None if there are none."""
+        if self.values:
+            kept = tuple(value for value in self.values if low <= value <= high)
+            return Choices.of(kept) if kept else None
+        low, high = max(low, self.low), min(high, self.high)
+        if self.step is not None and low < self.high:
+            low = min(self.high, self.low + math.ceil((low - self.low) / self.step - 1e-9) * self.step)
+        return Choices(low, self.at_most(high), self.step) if low <= high else None
+
     def all(self) -> tuple[float, ...]:
         """Every value, lowest first; for a range without a step, its two ends."""
         if self.values:

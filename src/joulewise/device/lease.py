@@ -137,6 +137,11 @@ class Lease(Protocol):
         ...
 
     @property
+    def allowed(self) -> Mapping[str, tuple[float, float]]:
+        """Knob → lowest and highest value that its owner may set; one that is not named goes as far as the hardware."""
+        ...
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What the taker should know: persistence mode off, an inferred foreign lock, a stale cap."""
         ...

@@ -206,6 +206,11 @@ class LocalLease:
         return self._knobs
 
     @property
+    def allowed(self) -> Mapping[str, tuple[float, float]]:
+        """Nothing is kept from root."""
+        return {}
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What the taker should know."""
         return self._notes

@@ -10,7 +10,7 @@ import math
 import os
 import threading
 import weakref
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -39,19 +39,25 @@ __all__ = ["DaemonClient", "RemoteGpu", "RemoteLease"]
 
 _BEATS_IN_TTL: Final = 3
 """So that one beat may be lost, and a second one be late."""
+_ANY: Final = (-math.inf, math.inf)
 
 
 class RemoteLease:
     """The right to turn knobs, held by the daemon for this process; made by ``take``. See ``lease.Lease``."""
 
     def __init__(
-        self, client: DaemonClient, name: str, gpus: tuple[str, ...], knobs: frozenset[str], notes: tuple[str, ...]
+        self,
+        client: DaemonClient,
+        name: str,
+        gpus: tuple[str, ...],
+        allowed: Mapping[str, tuple[float, float]],
+        notes: tuple[str, ...],
     ) -> None:
         """Not to be called: ``take`` asks the daemon first."""
         self._client = client
         self._name = name
         self._gpus = gpus
-        self._knobs = knobs
+        self._allowed = allowed
         self._notes = notes
         self._pid = os.getpid()
         self._lock = threading.Lock()
@@ -72,7 +78,7 @@ class RemoteLease:
         socket: Path | None = None,
         together: tuple[str, int] | None = None,
     ) -> Self:
-        """Take ``knobs`` (None: all that these GPUs have in common) of ``gpus``, all or none.
+        """Take ``knobs`` (None: all that these GPUs have in common and we may set) of ``gpus``, all or none.
 
         It ends ``ttl_s`` after the last sign of life, which a thread gives. ``together`` (name, size) makes it one of
         a party that acts together or not at all. Raises NoDaemon, NotPermitted, LeaseTaken, NoGpu, Unsupported,
@@ -80,10 +86,12 @@ class RemoteLease:
         """
         client = DaemonClient(socket)
         try:
-            chosen = sorted(_common(client, gpus) if knobs is None else set(knobs))
+            may = _may(client, gpus)
+            chosen = sorted(set(may) or _common(client, gpus)) if knobs is None else sorted(set(knobs))
             party = None if together is None else {"name": together[0], "size": together[1]}
             taken = client.ask("take", gpus=list(gpus), knobs=chosen, ttl_s=ttl_s, reason=reason, together=party)
-            lease = cls(client, taken["lease"], tuple(gpus), frozenset(chosen), tuple(taken["notes"]))
+            allowed = {knob: may.get(knob, _ANY) for knob in chosen}
+            lease = cls(client, taken["lease"], tuple(gpus), allowed, tuple(taken["notes"]))
         except BaseException:
             client.close()
             raise
@@ -109,7 +117,12 @@ class RemoteLease:
     @property
     def knobs(self) -> frozenset[str]:
         """Names of the knobs it covers."""
-        return self._knobs
+        return frozenset(self._allowed)
+
+    @property
+    def allowed(self) -> Mapping[str, tuple[float, float]]:
+        """How far the site let us set each knob when the lease was taken."""
+        return self._allowed
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -268,6 +281,17 @@ def _common(client: DaemonClient, gpus: Sequence[str]) -> list[str]:
     if not found:
         raise Unsupported("these GPUs have no knob in common that could be set; see 'joulewise doctor'")
     return found
+
+
+def _may(client: DaemonClient, gpus: Sequence[str]) -> dict[str, tuple[float, float]]:
+    """How far each knob may be set that may be set on all of ``gpus``; empty where that cannot be told."""
+    try:
+        each = [may.get("knobs", {}) for may in client.may(list(gpus)).values()]
+    except JoulewiseError:  # what is wrong, taking the lease will tell
+        return {}
+    shared = [knob.name for knob in KNOBS if each and all(knob.name in knobs for knobs in each)]
+    ranges = {name: (max(knobs[name][0] for knobs in each), min(knobs[name][1] for knobs in each)) for name in shared}
+    return {name: (low, high) for name, (low, high) in ranges.items() if low <= high}
 
 
 def _described(client: DaemonClient, uuid: str) -> dict[str, Any]:
