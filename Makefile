@@ -10,15 +10,16 @@ BIN    := $(VENV)/bin
 help:  ## what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
 
-# A real GPU needs a Python that has PyTorch (PYTHON=…/bin/python); anywhere else the job runs on a virtual H200.
-run: $(VENV)/run.done  ## measure an example training job, on a virtual H200 where there is no real GPU
+# A real GPU needs a Python that has PyTorch (PYTHON=…/bin/python); anywhere else the job runs on a virtual H200 that
+# lives twenty times as fast: twenty minutes of training in about one.
+run: $(VENV)/run.done  ## tune an example training job, on a virtual H200 where there is no real GPU; ends with a report
 	@mkdir -p out
 	@if $(PYTHON) -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2>/dev/null; \
 	then set -- --gpu auto -- $(PYTHON) examples/train_torch.py; \
-	else set -- --gpu sim:h200 -- $(BIN)/python examples/train_virtual.py; fi; \
-	gpus="$$1 $$2"; shift 3; \
-	$(BIN)/joulewise run $$gpus --live --plot out/power.svg --record out/run.jsonl -- "$$@" \
-	&& echo "the plot is out/power.svg; replay it with: $(BIN)/joulewise top --gpu replay:out/run.jsonl"
+	else set -- --gpu sim:h200 --speed 20 -- $(BIN)/python examples/train_virtual.py --workload recommender --steps 1600; fi; \
+	gpus=""; while [ "$$1" != -- ]; do gpus="$$gpus $$1"; shift; done; shift; \
+	$(BIN)/joulewise run $$gpus --tune --live --report out/report.html --plot out/power.svg --record out/run.jsonl -- "$$@" \
+	&& echo "the report is out/report.html; check it with: $(BIN)/joulewise verify out/report.html"
 
 test: $(VENV)/dev.done peers system  ## all tests
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup
@@ -33,6 +34,9 @@ bench: $(VENV)/dev.done  ## every bench that needs no GPU, as tables
 	$(BIN)/python -m bench.gpu_model
 	$(BIN)/python -m bench.measure
 	$(BIN)/python -m bench.control
+	$(BIN)/python -m bench.period
+	$(BIN)/python -m bench.guarantee
+	$(BIN)/python -m bench.online --virtual
 
 peers: $(PEERS)/done  ## other people's tools, apart from ours, that the tests run against the virtual GPUs
 

@@ -1,9 +1,11 @@
 """A training loop on a virtual GPU: real prints, virtual work. The loss is made up; the joules are the law's.
 
 joulewise run --gpu sim:h200 --live --plot power.svg -- python examples/train_virtual.py
+joulewise run --gpu sim:h200 --speed 20 --tune --live -- python examples/train_virtual.py --steps 1600
 
-Every step blocks until the virtual GPU has done its forward pass, backward pass and optimiser at its present clock.
-Lock the clock from another shell and watch the steps slow down.
+Steps are handed to the virtual GPU two ahead, as launches on a real one are, and take what forward pass, backward pass
+and optimiser take at its present clock: lock it from another shell and watch them slow down. ``joulewise.step()`` tells
+the tuner how far the job has got; a PyTorch script needs no such line.
 """
 
 import argparse
@@ -13,8 +15,9 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 
+import joulewise
 from joulewise.core.errors import JoulewiseError
-from joulewise.device.work import work
+from joulewise.device.work import launch, work
 from joulewise.model import workloads
 from joulewise.model.workloads import Phase, Workload
 
@@ -30,14 +33,16 @@ def main() -> None:
 
     job = workloads.get(chosen.workload, seed=chosen.seed, step_s=chosen.step_seconds)
     steps = training_steps(job)
+    shown = max(5, chosen.steps // 8)  # lines an epoch
     losses = made_up_losses(chosen.seed)
     print(f"{chosen.workload}: {chosen.epochs} epochs of {chosen.steps} steps on a virtual GPU", flush=True)
     for epoch in range(1, chosen.epochs + 1):
         started = time.perf_counter()
         for step in range(1, chosen.steps + 1):
-            work(next(steps))
+            launch(next(steps))
+            joulewise.step()
             loss = next(losses)
-            if step % 5 == 0:
+            if step % shown == 0:
                 speed = step / (time.perf_counter() - started)
                 print(f"epoch {epoch}  step {step:3d}/{chosen.steps}  loss {loss:.3f}  {speed:.2f} steps/s", flush=True)
         work([job.loads[job.evaluated]] * 10)

@@ -22,7 +22,7 @@ def test_the_training_example_prints_like_training_and_uses_joules(environ, virt
     ran = joulewise("run", "--gpu", "sim:h200", "--", *command, environ=environ)
     assert ran.returncode == 0, ran.stderr
     assert re.search(r"^epoch 1  step   5/5  loss \d\.\d{3}  \d+\.\d\d steps/s$", ran.stdout, re.MULTILINE)
-    assert re.search(r"^joulewise: .* J in .*, \d+ W on average  NVIDIA H200$", ran.stderr, re.MULTILINE)
+    assert re.search(r"^joulewise: .* J in .*, \d+ W on average  NVIDIA H200 \(virtual\)$", ran.stderr, re.MULTILINE)
 
 
 def test_the_training_example_says_in_one_line_that_it_needs_a_virtual_gpu(environ):

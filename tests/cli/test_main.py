@@ -12,7 +12,11 @@ from joulewise.cli.summary import ending
 
 # Every verb and its flags. Adding one edits this list on purpose.
 FLAGS = {
-    "run": {"--gpu", "--json", "--record", "--plot", "--interval", "--live", "--no-live", "--set"},
+    "run": {"--gpu", "--json", "--record", "--plot", "--interval", "--live", "--no-live", "--set", "--speed"}
+    | {"--tune", "--max-slowdown", "--objective", "--dry-run", "--report", "--seed"}
+    | {"--gpu-hour-price", "--kwh-price", "--host-watts", "--eta", "--power-budget", "--energy-budget"},
+    "history": {"--learnt", "-n", "--report", "--forget", "--journal", "--json"},
+    "verify": {"--journal", "--json"},
     "top": {"--gpu", "--once", "--json", "--interval"},
     "doctor": {"--json"},
     "sim": {"--gpu", "--speed", "--load", "--couple", "--seed", "--json"},
@@ -32,6 +36,7 @@ FLAGS = {
         "--ready-fd",
         "--print-unit",
     },
+    "model train": {"--output", "-o", "--gpu", "--json"},
     "model fit": {"--name", "--output", "-o", "--like", "--sm-max", "--hold", "--starts", "--json"},
     "model list": {"--json"},
     "model show": {"--json"},
@@ -206,3 +211,23 @@ def test_bytes_that_are_no_text_go_out_as_they_came(environ):
 
 def test_endings_of_signals_are_named():
     assert ending(130) == "signal SIGINT (exit code 130)"
+
+
+@pytest.mark.parametrize(("args", "traced"), [([], False), (["-v"], True)])
+def test_a_fault_of_ours_is_one_line_unless_asked_for_more(args, traced, environ):
+    broken = (
+        "import sys, joulewise.cli.past as past\n"
+        "def history():\n"
+        "    import logging\n"
+        "    try: {}['odd']\n"
+        "    except KeyError: logging.getLogger('joulewise').exception('strange')\n"
+        "    1 / 0\n"
+        "past.history = history\n"
+        "from joulewise.cli import main; main(sys.argv[1:])"
+    )
+    ran = subprocess.run([sys.executable, "-c", broken, *args, "history"], env=environ, capture_output=True, text=True)
+    assert ran.returncode == 1
+    assert ("Traceback" in ran.stderr) is traced
+    assert "ZeroDivisionError: division by zero" in ran.stderr
+    assert "joulewise: strange\n" in ran.stderr
+    assert traced or ran.stderr.count("\n") == 3

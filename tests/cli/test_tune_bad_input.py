@@ -96,7 +96,8 @@ def test_a_second_tuner_says_who_has_the_gpu_and_keeps_its_hands_off(stage: Stag
             assert second.end() == 0
             said = second.said()
         assert [lease["pid"] for lease in stage.leases()] == [first.process.pid]
-        assert "nothing is tuned" in said
+        assert "not tuned: " in said
+        assert "not tuned: nothing" not in said
         assert f"pid {first.process.pid}" in said
         ended(first)
     assert stage.all_hardware() == BEFORE

@@ -13,8 +13,9 @@ from joulewise import native
 from joulewise.core.errors import LeaseLost
 from joulewise.core.marks import ENVIRONMENT
 from joulewise.device import discover, node
+from joulewise.device.lease import Lease
 from joulewise.frameworks import hooks
-from joulewise.frameworks.torch import _Holder, tuning
+from joulewise.frameworks.torch import _Holder, _reason, tuning
 from joulewise.store.journal import MemoryJournal
 
 
@@ -65,6 +66,28 @@ def test_what_was_taken_is_given_back_and_nothing_is_taken_afterwards() -> None:
     assert not lease.alive
     with pytest.raises(LeaseLost):
         holder.take()
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [("/home/me/secret-client/train.py", "train.py"), ("", "a Python session"), ("a\nb.py", "a?b.py")],
+)
+def test_whoever_may_read_the_lease_learns_the_scripts_name_and_no_more(program: str, said: str) -> None:
+    assert _reason(program) == f"joulewise in {said}"
+
+
+def test_a_lease_says_nothing_of_the_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+
+    def hold(gpus: object, *, reason: str) -> Lease:
+        told.append(reason)
+        raise LeaseLost("as far as it needs to go")
+
+    monkeypatch.setattr("joulewise.device.hold.hold", hold)
+    monkeypatch.setattr(sys, "argv", ["train.py", "--api-key=SECRET"])
+    with pytest.raises(LeaseLost):
+        _Holder(discover.find("sim:h200")).take()
+    assert told == ["joulewise in train.py"]
 
 
 def test_a_script_on_a_virtual_gpu_is_told_what_it_could_save() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,19 @@ def test_a_file_that_cannot_be_used_is_said_and_the_shipped_one_serves(
     assert prior is not None
     assert "138" in prior.says
     assert "JOULEWISE_BOOSTED" in caplog.text
+
+
+def test_a_model_that_xgboost_refuses_is_said_once_and_gives_no_prior(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file in order, but for the models in it: damaged, or of a version that this xgboost cannot read."""
+    path = tmp_path / "other.json"
+    targets = {name: replace(target, booster=b"not a model") for name, target in boosted.shipped().targets.items()}
+    boosted.Boosted(targets, boosted.shipped().provenance).save(path)
+    monkeypatch.setenv("JOULEWISE_BOOSTED", str(path))
+    assert boosted.prior(DENSE, 0.75) is None
+    assert boosted.prior(DENSE, 0.75) is None
+    assert caplog.text.count("activity counters give no prior: XGBoostError") == 1
 
 
 def test_too_little_to_learn_from_is_refused(tmp_path: Path) -> None:

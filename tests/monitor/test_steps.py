@@ -10,10 +10,11 @@ import tempfile
 import textwrap
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from joulewise.core import marks
@@ -206,6 +207,44 @@ def test_a_file_that_is_cut_short_while_it_is_read_does_no_harm(tmp_path: Path, 
     assert len(feed.read()) == 1
     os.truncate(ring.path, marks.HEADER_BYTES + 30)
     assert feed.read() == []
+
+
+def crafted(path: Path, numbers: dict[int, int], capacity: int) -> None:
+    """A ring by somebody else's hand: whole records with the numbers given, by place."""
+    header = marks._HEADER.pack(marks._MAGIC, marks.RECORD_BYTES, capacity, os.getpid(), 0, 0, 0)
+    empty = bytes(marks.RECORD_BYTES)
+    body = (marks.pack(numbers[place], step(1.0)) if place in numbers else empty for place in range(capacity))
+    path.write_bytes(header + b"".join(body))
+
+
+@settings(max_examples=60, deadline=timedelta(seconds=2))
+@given(st.dictionaries(st.integers(0, 3), st.one_of(st.integers(0, 30), st.integers(2**63, 2**64 - 1))))
+@example({0: 10, 2: 8})
+def test_a_crafted_file_never_leads_the_reader_on(numbers: dict[int, int]) -> None:
+    with tempfile.TemporaryDirectory() as home:
+        crafted(Path(home) / "1-1.marks", numbers, 4)
+        feed = StepFeed(Path(home), WallTime())
+        assert len(feed.read()) <= 4
+        assert feed.read() == []
+        assert feed.lost >= 0
+        feed.close()
+
+
+def test_a_crafted_file_gives_a_bounded_number_of_marks_at_a_look_and_the_rest_later(tmp_path: Path) -> None:
+    capacity = 2**17
+    crafted(tmp_path / "1-1.marks", {place: place + 1 for place in range(capacity)}, capacity)
+    feed = StepFeed(tmp_path, WallTime())
+    looks = [len(feed.read()) for _ in range(3)]
+    feed.close()
+    assert looks == [2**16, 2**16, 0]
+
+
+def test_any_number_of_files_costs_a_bounded_number_of_descriptors(tmp_path: Path, feed: StepFeed) -> None:
+    for number in range(400):
+        (tmp_path / f"{number}-1.marks").touch()
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    feed.read()
+    assert len(list(Path("/proc/self/fd").iterdir())) - before <= 256
 
 
 def test_a_directory_that_is_gone_is_one_without_marks(tmp_path: Path) -> None:

@@ -60,6 +60,20 @@ def test_a_memory_that_cannot_be_used_says_so_and_raises_nothing(tmp_path):
     assert "move it away" in memory.trouble
 
 
-def test_what_is_no_plain_json_is_a_bug_of_the_caller(memory):
-    with pytest.raises(ValueError, match="JSON compliant"):
-        memory.keep("f", "GPU-1", "NVIDIA H200", {"a": float("nan")})
+@pytest.mark.parametrize("worth", [float("nan"), float("inf"), object()])
+def test_what_is_no_plain_json_is_not_kept_and_said(memory, worth):
+    memory.keep("f", "GPU-1", "NVIDIA H200", {"a": 1})
+    assert not memory.keep("f", "GPU-1", "NVIDIA H200", {"a": worth})
+    assert "cannot be kept" in memory.trouble
+    assert memory.recall("f", "GPU-1", "NVIDIA H200").payload == {"a": 1}
+
+
+@pytest.mark.parametrize("damaged", ["[]", "{", "null", "3"])
+def test_one_damaged_line_is_no_memory_and_hides_no_other(memory, damaged):
+    for mark in "fg":
+        memory.keep(mark, "GPU-1", "NVIDIA H200", {"a": 1})
+    with memory.database.writing() as connection:
+        connection.execute("UPDATE learnt SET payload = ? WHERE fingerprint = 'f'", (damaged,))
+    assert memory.recall("f", "GPU-1", "NVIDIA H200") is None
+    assert "workload f is damaged" in memory.trouble
+    assert [each.fingerprint for each in memory.card("GPU-1")] == ["g"]

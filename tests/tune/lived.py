@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from joulewise.core.block import Block, Role
+from joulewise.core.block import Block, Role, Rung
 from joulewise.core.decision import Decision
 from joulewise.core.event import Began, Decided, Event, Finished, Seen, Shifted
 from joulewise.core.knob import DEFAULT, Setting
+from joulewise.tune.coins import VOID, void_says
+from joulewise.tune.guard import candidate_first, line_of
 from joulewise.tune.proof import PROOF_REASON, Schedule, prove
 
 HELD = Setting(sm_mhz=1500)
@@ -36,6 +38,8 @@ class Life:
     drift: Callable[[float], float] = steady
     now_s: float = 0.0
     phase: str = ""
+    rung: Rung = Rung.STEPS
+    unit_s: float = 0.1
     events: list[Event] = field(default_factory=list)
     used_j: float = 0.0
     default_j: float = 0.0
@@ -60,7 +64,7 @@ class Life:
     def block(self, role: Role, setting: Setting, duration_s: float) -> None:
         """Decide on a block, run it, see it."""
         depth = {DEFAULT: 0.0, HELD: 1.0, DEEP: 2.0}[setting]
-        base_s = 0.1 * math.exp(self.drift(self.now_s + duration_s / 2))
+        base_s = self.unit_s * math.exp(self.drift(self.now_s + duration_s / 2))
         pace = base_s * math.exp(depth * self.time_effect)
         work = duration_s / (pace * math.exp(self.noise / math.sqrt(duration_s) * float(self.rng.standard_t(4))))
         joules_unit = 400.0 * base_s * math.exp(depth * self.energy_effect)
@@ -68,7 +72,9 @@ class Life:
         start_s, self.now_s = self.now_s, self.now_s + duration_s
         reason = PROOF_REASON if role is Role.PROOF else str(role)
         self.events.append(Decided(start_s, Decision(setting, reason)))
-        block = Block(setting, start_s, self.now_s, work, duration_s, joules, 0.001 * joules, 0.001, self.phase)
+        block = Block(
+            setting, start_s, self.now_s, work, duration_s, joules, 0.001 * joules, 0.001, self.phase, self.rung
+        )
         self.events.append(Seen(self.now_s, role, block))
         self.schedule.tell(role, block)
         self.used_j, self.default_j = self.used_j + joules, self.default_j + work * 400.0 * base_s
@@ -88,6 +94,22 @@ class Life:
         self.events.append(Decided(self.now_s, Decision(DEFAULT, PROOF_REASON)))
         self.schedule.missed()
 
+    def pair(self, trial: int, index: int, setting: Setting = HELD) -> None:
+        """A pair in the order that the seed draws."""
+        halves = [(Role.CANDIDATE, setting), (Role.REFERENCE, DEFAULT)]
+        first = candidate_first(self.seed, trial, index, line_of(self.phase, self.rung))
+        for role, chosen in halves if first else reversed(halves):
+            self.block(role, chosen, 1.0)
+
+    def lose(self, halves: int, *, said: bool) -> None:
+        """The last pair's second half, or both, came to nothing; the journal may say so."""
+        if halves == 2:  # the first did, so that the second was never asked for
+            del self.events[-2:]
+        lost = self.events.pop()
+        assert isinstance(lost, Seen)
+        if said:
+            self.events.append(Shifted(lost.time_s, VOID, void_says(lost.role), self.phase))
+
     def finish(self) -> list[Event]:
         proven = prove(self.seen, self.shifts).event(self.now_s)
         if proven is not None:
@@ -102,8 +124,6 @@ def usual_run(seed: int = 0, hold_s: float = 1200.0, **kwargs: Any) -> Life:
     life.block(Role.BASELINE, DEFAULT, 5.0)
     life.block(Role.PROBE, DEEP, 3.0)
     for index in range(6):
-        halves = [(Role.CANDIDATE, HELD), (Role.REFERENCE, DEFAULT)]
-        for role, setting in halves if index % 2 else reversed(halves):
-            life.block(role, setting, 1.0)
+        life.pair(0, index)
     life.hold(hold_s)
     return life

@@ -11,7 +11,7 @@ import pytest
 from bench.recorded_steps import load
 from joulewise.core.knob import DEFAULT, Setting
 from joulewise.model.jitter import Jitter
-from joulewise.tune.change import ChangeDetector, Shift
+from joulewise.tune.change import ChangeDetector, Shift, matters
 
 JITTER = Jitter(0.01, 0.3, 4.0)
 
@@ -90,6 +90,41 @@ def test_single_stalls_are_no_change() -> None:
 def test_a_chip_that_warms_up_is_no_change() -> None:
     even = steps("even", 2000, Jitter(0.0003, 0.0, 4.0))
     assert first([f * (1 + 0.002 * (1 - math.exp(-i / 300.0))) for i, f in enumerate(even)]) is None
+
+
+@pytest.mark.parametrize("size", [0.005, -0.005, 0.007])
+@pytest.mark.parametrize("spread", [0.001, 0.004])
+def test_what_does_not_matter_is_no_change_however_sure_it_is(size: float, spread: float) -> None:
+    """A simulator on a busy box, a chip that got warm: half a per cent, for good."""
+    even = steps(f"matters {size}", 3000, Jitter(spread, 0.0, 4.0))
+    assert first([f * (math.exp(size) if i >= 300 else 1.0) for i, f in enumerate(even)]) is None
+
+
+def test_small_shifts_that_add_up_are_a_change() -> None:
+    even = steps("adds up", 3000, Jitter(0.001, 0.0, 4.0))
+    found = first([f * math.exp(0.006 * (i // 500)) for i, f in enumerate(even)])
+    assert found is not None
+    assert 1000 <= found[0] < 1100
+    assert found[1].size == pytest.approx(0.012, abs=0.003)
+
+
+def test_half_the_bound_is_what_matters() -> None:
+    assert matters(0.02) == matters(0.01) == matters(math.inf) == 0.01
+    assert matters(0.10) == 0.05
+    detector = ChangeDetector(matters(0.10))
+    assert not any(detector.tell(DEFAULT, factor) for factor in shifted("half", 0.03, count=2000))
+    assert any(detector.tell(DEFAULT, factor * math.exp(0.03)) for factor in shifted("then", 0.06, at=0, count=300))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_steady_job_on_a_busy_box_is_the_same_job(seed: int) -> None:
+    """Stamps of a fast simulation: in ticks, late at times, and steps half a per cent longer while the box is busy."""
+    rng = np.random.default_rng(seed)
+    busy = np.repeat(rng.random(120) < 0.3, 50)
+    steps_s = 0.2 * np.where(busy, 1.005, 1.0) * np.exp(0.002 * rng.standard_normal(busy.size))
+    late_s = rng.exponential(np.where(busy, 0.002, 0.001))
+    stamps_s = np.round((np.cumsum(steps_s) + late_s) / 0.001) * 0.001
+    assert first(np.diff(stamps_s).tolist()) is None
 
 
 def test_joules_and_activity_are_watched_too() -> None:

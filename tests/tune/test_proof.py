@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulewise.core.block import Block, Role
+from joulewise.core.block import Block, Role, Rung
 from joulewise.core.event import Seen, Shifted
 from joulewise.core.knob import DEFAULT
 from joulewise.tune.guard import SlowdownTest, candidate_first, compare
-from joulewise.tune.proof import LEAST_WINDOWS, Schedule, prove
+from joulewise.tune.proof import LEAST_WINDOWS, RULER, Schedule, prove
 from tests.tune.lived import DEEP, HELD, Life, usual_run
 
 
@@ -276,3 +276,58 @@ def test_blocks_without_energy_are_passed_over_and_stated() -> None:
     proof = prove([*life.seen, *empty])
     assert proof.energy is not None
     assert "2 blocks whose energy could not be read" in proof.unjudged
+
+
+def test_blocks_of_two_rulers_are_never_compared() -> None:
+    """Counters first, hooks after: a unit of work is four steps, then one."""
+    first = Life(seed=1, rung=Rung.PERIOD, unit_s=0.4)
+    first.block(Role.BASELINE, DEFAULT, 5.0)
+    first.block(Role.PROBE, DEEP, 3.0)
+    first.hold(700.0)
+    first.block(Role.PROBE, DEEP, 3.0)  # its nearest block at default is the other ruler's
+    first.events.append(Shifted(first.now_s, RULER, "steps are told by hooks"))
+    second = Life(seed=1, now_s=first.now_s, events=first.events)
+    second.block(Role.BASELINE, DEFAULT, 5.0)
+    second.block(Role.PROBE, DEEP, 3.0)
+    second.hold(700.0)
+    proof = prove(second.seen, second.shifts)
+    assert proof.held_energy is not None
+    assert proof.held_energy.value == pytest.approx(0.92 - 1, abs=1e-9)
+    assert proof.saved_j == pytest.approx(first.default_j + second.default_j - first.used_j - second.used_j, rel=1e-6)
+
+
+def test_a_ruler_found_anew_may_count_in_another_unit() -> None:
+    """The same kind of ruler, twice as coarse: windows at the border have no neighbour on the other side."""
+    life = Life(seed=2, rung=Rung.PERIOD)
+    life.hold(600.0)
+    life.events.append(Shifted(life.now_s, RULER, "the period is twice as long"))
+    coarse = Life(seed=2, rung=Rung.PERIOD, unit_s=0.2, now_s=life.now_s, events=life.events)
+    coarse.block(Role.PROOF, DEFAULT, 2.0)
+    coarse.hold(600.0)
+    proof = prove(coarse.seen, coarse.shifts)
+    assert proof.held_time is not None
+    assert proof.held_time.value == pytest.approx(0.01, abs=1e-9)
+    assert proof.held_time.half < 1e-4
+
+
+def test_a_pair_that_was_broken_off_lends_no_half_to_the_next() -> None:
+    life = Life(noise=0.0, drift=lambda time_s: 0.05 * (time_s > 100.0))
+    for index in range(4):
+        life.pair(0, index)
+    life.block(Role.CANDIDATE, HELD, 1.0)
+    life.block(Role.REFERENCE, DEFAULT, 1.0)
+    life.lose(1, said=True)
+    life.now_s = 120.0  # an evaluation later, when the job is slower
+    life.block(Role.REFERENCE, DEFAULT, 1.0)
+    life.block(Role.CANDIDATE, HELD, 1.0)
+    life.hold(20.0)
+    proof = prove(life.seen, life.shifts)
+    assert proof.pairs == 5
+    assert proof.held_time is not None
+    assert proof.held_time.value == pytest.approx(0.01, abs=1e-9)
+
+
+def test_work_after_the_last_block_is_stated() -> None:
+    life = usual_run()
+    (said,) = prove(life.seen, ended_s=life.now_s + 720.0).unjudged
+    assert said.startswith("720 s of")

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
-from joulewise.core.block import Role
-from joulewise.core.event import Began, Decided, Event, Proven, Seen, Shifted, from_json, to_json
-from joulewise.core.knob import DEFAULT
+from joulewise.core.block import Role, Rung
+from joulewise.core.event import Began, Decided, Event, Finished, Proven, Seen, Shifted, from_json, to_json
+from joulewise.core.knob import DEFAULT, Setting
 from joulewise.tune.proof import prove
+from joulewise.tune.seal import Seal
 from joulewise.tune.verify import verify
-from tests.tune.lived import HELD, Life, usual_run
+from tests.tune.lived import DEEP, HELD, Life, usual_run
 
 
 def windows(events: list[Event]) -> list[int]:
@@ -187,8 +189,135 @@ def test_a_run_that_ended_without_a_claim_is_told() -> None:
     assert verify(events).problems == ("the run finished without journalling its proof",)
 
 
-def test_a_run_that_was_killed_has_nothing_to_claim() -> None:
-    assert verify(usual_run().events).problems == ()
+def test_a_run_that_was_killed_has_nothing_to_claim_but_did_not_end() -> None:
+    (problem,) = verify(usual_run().events).problems
+    assert "the run did not end" in problem
+
+
+def pairs(events: list[Event]) -> list[tuple[int, int]]:
+    """Where the two halves of each pair were seen."""
+    halves = [i for i, e in enumerate(events) if isinstance(e, Seen) and e.role in (Role.CANDIDATE, Role.REFERENCE)]
+    return list(zip(halves[::2], halves[1::2], strict=True))
+
+
+def long_trial(seed: int = 0) -> list[Event]:
+    """A run that is proven by pairs alone."""
+    life = Life(seed=seed, noise=0.02)
+    life.block(Role.BASELINE, DEFAULT, 5.0)
+    for index in range(20):
+        life.pair(0, index)
+    life.hold(60.0)
+    return life.finish()
+
+
+def without(events: list[Event], places: set[int]) -> list[Event]:
+    """Each of these Seen, and the Decided before it, taken out."""
+    return [event for i, event in enumerate(events) if i not in places and i + 1 not in places]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_deleting_the_pairs_one_does_not_like_is_told(seed: int) -> None:
+    events = long_trial(seed)
+    assert verify(events).problems == ()
+
+    def saved(pair: tuple[int, int]) -> float:
+        one, other = (events[place] for place in pair)
+        assert isinstance(one, Seen)
+        assert isinstance(other, Seen)
+        ratio = one.block.unit_j / other.block.unit_j
+        return ratio if one.role is Role.CANDIDATE else 1 / ratio
+
+    worst = sorted(pairs(events), key=saved)[10:]
+    problems = verify(claimed_again(without(events, {place for pair in worst for place in pair}))).problems
+    assert any("not run in the order that the seed draws" in problem for problem in problems)
+
+
+def test_pairs_run_in_an_order_of_ones_own_are_told() -> None:
+    life = Life()
+    for _ in range(8):
+        life.block(Role.CANDIDATE, HELD, 1.0)
+        life.block(Role.REFERENCE, DEFAULT, 1.0)
+    assert any("order that the seed draws" in problem for problem in verify(life.finish()).problems)
+
+
+@pytest.mark.parametrize("said", [True, False])
+@pytest.mark.parametrize("seed", range(10))
+def test_pairs_that_came_to_nothing_used_up_their_coins(seed: int, said: bool) -> None:
+    """Whole pairs, and either half of one, whether or not the journal says so."""
+    life, draws = Life(seed=seed), random.Random(seed)
+    life.block(Role.BASELINE, DEFAULT, 5.0)
+    for trial, setting in enumerate((DEEP, HELD)):
+        for index in range(14):
+            seen = len(life.seen)
+            life.pair(trial, index, setting)
+            lost = draws.choice([0, 0, 0, 0, 1, 2])  # halves that came to nothing, from the last
+            if len(life.seen) == seen + 2 and lost:
+                life.lose(lost, said=said)
+    life.hold(300.0)
+    assert verify(life.finish()).problems == ()
+
+
+def test_a_setting_that_is_tried_again_has_a_new_number() -> None:
+    life = Life(seed=3)
+    life.block(Role.BASELINE, DEFAULT, 5.0)
+    for trial, setting in enumerate((HELD, DEEP, HELD)):
+        for index in range(9):
+            life.pair(trial, index, setting)
+    life.events.append(Shifted(life.now_s, "small", "the job changed a little"))
+    for index in range(9):
+        life.pair(3, index)
+    life.hold(300.0)
+    assert verify(life.finish()).problems == ()
+
+
+def test_a_journal_that_was_cut_off_did_not_end() -> None:
+    events = usual_run(noise=0.01).finish()
+    problems = verify(events[: len(events) // 2]).problems
+    assert [problem for problem in problems if "the run did not end" in problem]
+
+
+def test_blocks_after_the_last_claim_are_told() -> None:
+    events = usual_run(noise=0.01).finish()
+    claim = next(i for i, event in enumerate(events) if isinstance(event, Proven))
+    early = [*events[: claim - 4], events[claim], *events[claim - 4 : claim], *events[claim + 1 :]]
+    problems = verify(early).problems
+    assert any("seen after the last claim" in problem for problem in problems)
+    assert any("time goes back" in problem for problem in problems)
+
+
+def test_what_is_written_after_the_end_is_told() -> None:
+    events = usual_run().finish()
+    events.append(Shifted(events[-1].time_s, "small", "the job changed a little"))
+    assert any("goes on after the run's end" in problem for problem in verify(events).problems)
+
+
+def test_a_seal_fits_what_it_was_put_on_and_nothing_else() -> None:
+    events = usual_run(noise=0.01).finish()
+    seal = Seal()
+    for event in events[:-1]:
+        seal.add(event)
+    finished = events[-1]
+    assert isinstance(finished, Finished)
+    sealed = [*events[:-1], replace(finished, facts={"seal": seal.facts})]
+    assert verify([from_json(to_json(event)) for event in sealed]).problems == ()
+    probe = next(i for i, event in enumerate(sealed) if isinstance(event, Seen) and event.role is Role.PROBE)
+    problems = verify(claimed_again(without(sealed, {probe}))).problems
+    assert any("taken out, put in or changed" in problem for problem in problems)
+
+
+def test_an_honest_run_whose_ruler_changed_is_sound() -> None:
+    first = Life(seed=5, rung=Rung.PERIOD, unit_s=0.4)
+    first.block(Role.BASELINE, DEFAULT, 5.0)
+    for index in range(6):
+        first.pair(0, index)
+    first.hold(700.0)
+    first.events.append(Shifted(first.now_s, "ruler", "steps are told by hooks"))
+    second = Life(seed=5, now_s=first.now_s, events=first.events)
+    second.block(Role.BASELINE, DEFAULT, 5.0)
+    for index in range(6):
+        second.pair(0, index)
+    second.hold(700.0)
+    assert verify(second.finish()).problems == ()
 
 
 def test_a_claim_that_the_blocks_cannot_show_is_told() -> None:
@@ -200,3 +329,25 @@ def test_a_claim_that_the_blocks_cannot_show_is_told() -> None:
 
 def test_an_empty_journal_says_so() -> None:
     assert verify([]).problems == ("the journal does not say how the run began",)
+
+
+def test_a_run_whose_baseline_is_gone_is_told() -> None:
+    events = long_trial()
+    baseline = next(i for i, event in enumerate(events) if isinstance(event, Seen) and event.role is Role.BASELINE)
+    problems = verify(claimed_again(without(events, {baseline}))).problems
+    assert any("no baseline was seen before" in problem for problem in problems)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "told"), [(HELD, ()), (Setting(sm_mhz=1234), ("never decided on",)), (DEEP, ("by 0 comparisons",))]
+)
+def test_a_summary_that_cannot_have_come_of_the_run_is_told(chosen: Setting, told: tuple[str, ...]) -> None:
+    life = usual_run(hold_s=0.0)
+    began = life.events[0]
+    assert isinstance(began, Began)
+    life.events[0] = replace(began, facts={**began.facts, "alpha": 0.05, "bound": 0.02})
+    facts = {"chosen": {"": dict(chosen)}, "verified": {"": chosen != Setting(sm_mhz=1234)}}
+    life.events.append(Finished(life.now_s, "stopped", facts))
+    problems = verify(life.events).problems
+    assert len(problems) == len(told)
+    assert all(part in problem for part, problem in zip(told, problems, strict=True))

@@ -48,9 +48,11 @@ class Verb:
 
 
 VERBS = {
-    "run": Verb("run", "run", "Measure a command: joules, watts, seconds, with error bars.", takes_command=True),
+    "run": Verb("run", "run", "Measure a command, or tune it: joules, watts, seconds, error bars.", takes_command=True),
     "top": Verb("top", "top", "Watch GPUs: power, clocks, heat, joules."),
     "doctor": Verb("doctor", "doctor", "Say what can be measured and set here, and what to do about each no."),
+    "history": Verb("past", "history", "Say which runs were tuned, what each saved, and what was learnt."),
+    "verify": Verb("verify", "verify", "Recompute a report's saving from the journal of its run."),
     "sim": Verb("sim", "sim", "Run a command against virtual GPUs.", takes_command=True),
     "leases": Verb("leases", "leases", "Say who holds which knob of which GPU, and until when."),
     "restore": Verb("restore", "restore", "Put back what leases had set, with the daemon alive or dead."),
@@ -91,6 +93,20 @@ def talk(ctx: typer.Context) -> Talk:
     return ctx.obj if isinstance(ctx.obj, Talk) else Talk()
 
 
+class _Plain(logging.Formatter):
+    """A line for each message; where in our code it came from is for ``--verbose``."""
+
+    def __init__(self, *, verbose: bool) -> None:
+        super().__init__("joulewise: %(message)s")
+        self._verbose = verbose
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - its name in the library
+        """The trace, or what was raised in a few words."""
+        if self._verbose or ei[0] is None:
+            return super().formatException(ei)
+        return f"joulewise: {ei[0].__name__}: {ei[1]}"
+
+
 def _version(wanted: bool) -> None:
     if wanted:
         import joulewise
@@ -115,6 +131,8 @@ def root(
     ctx.obj = Talk(quiet, verbose)
     level = logging.ERROR if quiet else logging.DEBUG if verbose else logging.WARNING
     logging.basicConfig(format="joulewise: %(message)s")
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(_Plain(verbose=verbose))
     logging.getLogger("joulewise").setLevel(level)
     if ctx.invoked_subcommand is None:
         typer.echo(ctx.get_help())
@@ -158,9 +176,12 @@ def main(args: list[str] | None = None) -> None:
         complain(f"the output cannot be written: {(error.strerror or '').lower()}; make room, or send it elsewhere")
         code = FAILED
     except Exception as error:
-        # The command-line library's own faults know how to say themselves; anything else is a bug: show it all.
+        # The command-line library's own faults know how to say themselves; anything else is a bug of ours.
         if not hasattr(error, "format_message"):
-            raise
+            if logging.getLogger("joulewise").isEnabledFor(logging.DEBUG):
+                raise
+            complain(f"a fault of joulewise itself: {type(error).__name__}: {error}; 'joulewise -v …' shows where")
+            sys.exit(FAILED)
         message = error.format_message().strip().rstrip(".")
         code = BAD_INPUT if message else 0  # without one it has shown its help, as a group of verbs does by itself
         if message:

@@ -31,6 +31,15 @@ class OpenGpus:
     why: str
     """Why these and no others, in words."""
     simulated: bool = False
+    named: bool = False
+    """Whether somebody said which they are: ``--gpu``, or CUDA_VISIBLE_DEVICES and its like."""
+
+    @property
+    def virtual(self) -> bool:
+        """Whether they are simulated, by us or by somebody around us."""
+        from joulewise.device.nvml_library import is_virtual
+
+        return bool(self.gpus) and (self.simulated or is_virtual())
 
     @classmethod
     def none(cls, why: str) -> OpenGpus:
@@ -39,21 +48,28 @@ class OpenGpus:
 
 
 @contextmanager
-def opened(spec: str | None, *, load: str | None = None) -> Iterator[OpenGpus]:
-    """The GPUs of ``spec`` (None: mine) while the context lasts. ``load`` is what virtual GPUs run by themselves.
+def opened(spec: str | None, *, load: str | None = None, speed: float = 1.0) -> Iterator[OpenGpus]:
+    """The GPUs of ``spec`` (None: mine) while the context lasts. ``load`` is what virtual GPUs run by themselves, and
+    ``speed`` how many seconds they live per second; real ones know one speed only.
 
     Raises NoGpu, MissingPart or BadSpec, each with the way out.
     """
     from joulewise.device.discover import find
 
     if spec is None or spec == AUTO:
+        if spec is None and speed != 1:
+            raise BadSpec(f"--speed {speed:g} is for virtual GPUs; name some with --gpu sim:h200")
         own = _mine(must=spec is None)
         if own is not None:
+            if speed != 1:
+                raise BadSpec(f"--speed {speed:g} is for virtual GPUs; name some with --gpu sim:h200")
             yield own
             return
         spec = FALLBACK
     if spec.partition(":")[0].strip() != "sim":
-        yield OpenGpus(find(spec), os.environ, f"--gpu {spec}")
+        if speed != 1:
+            raise BadSpec(f"--speed {speed:g} is for virtual GPUs; --gpu {spec} lives in the world's own time")
+        yield OpenGpus(find(spec), os.environ, f"--gpu {spec}", named=spec != "nvml:all")
         return
 
     from joulewise.device.node import spawn
@@ -61,7 +77,7 @@ def opened(spec: str | None, *, load: str | None = None) -> Iterator[OpenGpus]:
 
     with ExitStack() as stack:
         with signals_let_through():
-            running = stack.enter_context(spawn(spec, load=load))
+            running = stack.enter_context(spawn(spec, load=load, speed=speed))
         use_virtual(running.directory)
         # All of them: what CUDA_VISIBLE_DEVICES says here was meant for other GPUs.
         yield OpenGpus(find("nvml:all"), running.environment(), f"virtual, {spec}", simulated=True)
@@ -77,7 +93,8 @@ def _mine(*, must: bool) -> OpenGpus | None:
         if must:
             raise
         return None
-    return OpenGpus(gpus, os.environ, seen.why)
+    # "all": no variable names any, so these are whatever the machine or the container has.
+    return OpenGpus(gpus, os.environ, seen.why, named=not seen.why.startswith("all "))
 
 
 def uuids(specs: Iterable[str]) -> list[str]:

@@ -9,13 +9,16 @@ may end before the command does, and a result must not be taken for one under a 
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Final
 
 from joulewise.cli.gpus import OpenGpus
 from joulewise.cli.summary import SetResult
+from joulewise.cli.usage import common_knobs
 from joulewise.core.errors import JoulewiseError, NoGpu
 from joulewise.core.knob import Setting
+from joulewise.device.gpu import Gpu
 from joulewise.device.lease import Applied, Ended, Lease
 
 LOOK_S: Final = 0.5
@@ -49,7 +52,7 @@ class Held:
 
     def __enter__(self) -> Held:
         knobs = tuple(self._setting)
-        self._lease = _lease(self._found, knobs, self._reason)
+        self._lease = take(self._found, self._found.gpus, knobs, self._reason)
         try:
             self._applied = self._lease.apply(self._setting)
         except BaseException:
@@ -137,15 +140,16 @@ def _in_short(setting: Setting) -> str:
     return ",".join(f"{knob}={value:g}" for knob, value in setting.items()) + " is"
 
 
-def _lease(found: OpenGpus, knobs: tuple[str, ...], reason: str) -> Lease:
-    """A lease on the GPUs, by the road that leads there."""
+def take(found: OpenGpus, gpus: Sequence[Gpu], knobs: tuple[str, ...] | None, reason: str) -> Lease:
+    """A lease on ``knobs`` (None: all that may be set) of some GPUs of ``found``, by the road that leads there. Raises
+    what taking a lease raises."""
     if found.simulated:
         # Our own simulator, which no daemon knows and which ends with us: nothing of it need be on disk.
         from joulewise.device.local import LocalLease
         from joulewise.device.nvml_controls import NvmlControls
 
-        controls = [NvmlControls(gpu.info.uuid) for gpu in found.gpus]
-        return LocalLease.take(controls, knobs, state=None, reason=reason)
+        controls = [NvmlControls(gpu.info.uuid) for gpu in gpus]
+        return LocalLease.take(controls, knobs or common_knobs(gpus), state=None, reason=reason)
     from joulewise.device.hold import hold
 
-    return hold(found.gpus, knobs, reason=reason)
+    return hold(list(gpus), knobs, reason=reason)

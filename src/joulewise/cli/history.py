@@ -139,10 +139,16 @@ class History:
     def __init__(self, gpus: int, *, interval_s: float = 0.1, recorder: Recording | None = None) -> None:
         self.series = [Series(width_s=interval_s) for _ in range(gpus)]
         self._recorder = recorder
+        self._ended = False
+
+    def end(self) -> None:
+        """Keep no more readings: what follows is drawn while the sampler may still run."""
+        self._ended = True
 
     def reading(self, index: int, reading: Reading) -> None:
         """Keep one reading of GPU number ``index``."""
-        self.series[index].add(reading)
+        if not self._ended:
+            self.series[index].add(reading)
         if self._recorder is not None:
             self._recorder.reading(index, reading)
 

@@ -65,6 +65,11 @@ class Meter:
         if self._recorder is not None:
             self._recorder.close()
 
+    @property
+    def sampler(self) -> Sampler | None:
+        """What polls the GPUs; None where there are none."""
+        return self._monitor.sampler if self._monitor is not None else None
+
     def begin(self) -> None:
         """Start the window."""
         self._host_before = self.host.read()
@@ -107,6 +112,7 @@ class Meter:
         """Stop the window; what each GPU and the host used in it."""
         assert self._host_before is not None, "begin comes before end"
         report = _within(_PATIENCE_S, lambda: self._report(outcome))
+        self.history.end()
         host = self.host.between(self._host_before, self.host.read())
         return self._gpu_results(report), self._host_result(host.energy_j, host.notes)
 

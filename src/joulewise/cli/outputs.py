@@ -35,6 +35,12 @@ def refuse_unwritable(flag: str, path: Path) -> None:
         ) from None
 
 
+def refuse_no_html(flag: str, path: Path) -> None:
+    """Raise BadSpec unless the file's name says that it is a page; a device, such as /dev/null, may have any."""
+    if path.suffix.lower() not in (".html", ".htm") and (path.is_file() or not path.exists()):
+        raise BadSpec(f"{flag} {path} is to be a page, and would not open as one; name it {path.name}.html")
+
+
 def refuse_one_for_two(files: Mapping[str, Path | None]) -> None:
     """Raise BadSpec where two flags name one file: what was written first would be lost. Devices may be shared."""
     flag_of: dict[Path, str] = {}

@@ -1,8 +1,8 @@
-"""``joulewise run``: measure a command without changing it.
+"""``joulewise run``: measure a command without changing it, and with ``--tune`` make it spend less.
 
 The command keeps its terminal, its output, its signals and its exit code; we read its GPUs meanwhile and say at
 the end what they used. Whatever becomes of a GPU, a recording or a simulator, the command goes on. Nothing is
-printed while it runs, unless ``--live`` asks for it or what ``--set`` held is lost.
+printed while it runs, unless ``--live`` asks for it or what ``--set`` or ``--tune`` held is lost.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -28,13 +28,17 @@ if TYPE_CHECKING:
     from joulewise.cli.held import Held
     from joulewise.cli.live import LiveView
     from joulewise.cli.meter import Meter
+    from joulewise.cli.objectives import Wanted
     from joulewise.cli.summary import Result
+    from joulewise.cli.tuned import TuneResult
+    from joulewise.cli.tuning import Tuning
 
 _UNSEEN_WAIT_S = 5.0
 """How long to sleep while nothing is shown: the host's counters want to be read once a minute, and a child's end
 that a foreign thread of ours might have swallowed shall not go unseen for long."""
 _HELD_WAIT_S = 0.5
-"""With ``--set``: how late the loss of it may be told."""
+"""With ``--set`` and ``--tune``: how late the loss of what was held may be told."""
+_TUNING = "With --tune"
 _PROGRAM_CHARACTERS = 100  # enough for people to know it by
 
 
@@ -45,9 +49,10 @@ class Outputs:
     json: outputs.JsonFile | None
     record: Path | None
     plot: Path | None
+    report: Path | None = None
 
     @classmethod
-    def checked(cls, json: str | None, record: Path | None, plot: Path | None) -> Outputs:
+    def checked(cls, json: str | None, record: Path | None, plot: Path | None, report: Path | None) -> Outputs:
         """BadSpec or MissingPart when one of them could not be written later, or two are one file."""
         if record is not None:
             if str(record) == outputs.STDOUT:
@@ -58,9 +63,13 @@ class Outputs:
 
             check(plot)
             outputs.refuse_unwritable("--plot", plot)
+        if report is not None:
+            outputs.refuse_no_html("--report", report)
+            outputs.refuse_unwritable("--report", report)
         file = outputs.JsonFile(json) if json is not None else None
-        outputs.refuse_one_for_two({"--json": file.path if file else None, "--record": record, "--plot": plot})
-        return cls(file, record, plot)
+        named = {"--json": file.path if file else None, "--record": record, "--plot": plot, "--report": report}
+        outputs.refuse_one_for_two(named)
+        return cls(file, record, plot, report)
 
 
 def run(
@@ -84,8 +93,46 @@ def run(
         list[str] | None,
         typer.Option("--set", metavar="KNOB=VALUE", help="Hold power_limit_w, sm_mhz or memory_mhz meanwhile."),
     ] = None,
+    speed: Annotated[float, typer.Option(help="With --gpu sim:…: seconds that it lives per second.")] = 1.0,
+    tune: Annotated[
+        bool, typer.Option("--tune", help="Find and hold the setting that saves most energy, and prove it.")
+    ] = False,
+    max_slowdown: Annotated[
+        str | None, typer.Option(metavar="2%", help="How much slower it may get: 2% or 0.02.", rich_help_panel=_TUNING)
+    ] = None,
+    objective: Annotated[
+        str | None,
+        typer.Option(metavar="WHAT", help="energy, money, edp, ed2p or zeus[:ETA].", rich_help_panel=_TUNING),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Set nothing; say what would be set.", rich_help_panel=_TUNING)
+    ] = False,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a report with plots: HTML.", rich_help_panel=_TUNING)
+    ] = None,
+    gpu_hour_price: Annotated[
+        float | None, typer.Option(metavar="PRICE", help="Of one GPU for one hour.", rich_help_panel=_TUNING)
+    ] = None,
+    kwh_price: Annotated[
+        float | None, typer.Option(metavar="PRICE", help="Of one kWh of electricity.", rich_help_panel=_TUNING)
+    ] = None,
+    host_watts: Annotated[
+        float | None, typer.Option(metavar="W", help="What the node draws besides its GPUs.", rich_help_panel=_TUNING)
+    ] = None,
+    eta: Annotated[
+        float | None, typer.Option(metavar="0…1", help="Weight of energy for zeus.", rich_help_panel=_TUNING)
+    ] = None,
+    power_budget: Annotated[
+        float | None, typer.Option(metavar="W", help="All its GPUs together, at most.", rich_help_panel=_TUNING)
+    ] = None,
+    energy_budget: Annotated[
+        float | None, typer.Option(metavar="J", help="A step, all GPUs, at most.", rich_help_panel=_TUNING)
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Of every draw; without it one is drawn.", rich_help_panel=_TUNING)
+    ] = None,
 ) -> None:
-    """Measure a command: joules ± error, watts, seconds, GPU by GPU.
+    """Measure a command, or tune it: joules ± error, watts, seconds, GPU by GPU.
 
     The command, its output and its exit code stay as they are; the result
     goes to stderr when it has ended. Measured are the GPUs that it may use, or
@@ -97,7 +144,14 @@ def run(
     command goes on: a line on stderr and the summary say so (ended_early in
     the JSON), and the exit code stays.
 
+    --tune watches the command, finds the SM clock, memory clock and power
+    limit that save most energy within --max-slowdown (2% unless said
+    otherwise), holds them, and proves the saving against windows at default.
+    It needs no change to the command. Where it cannot tune, it says why and
+    the command runs as without it.
+
       joulewise run -- python train.py --epochs 3
+      joulewise run --tune --report report.html -- python train.py
       joulewise run --set power_limit_w=500,sm_mhz=1500 -- python train.py
       joulewise run --gpu sim:h200 --live --plot power.svg -- ./train.sh
       joulewise run --json result.json --record run.jsonl -- make train
@@ -111,30 +165,70 @@ def run(
     if not 0.01 <= interval <= 10:
         raise BadSpec(f"--interval {interval:g} is outside 0.01 to 10 seconds; 0.1 is usual")
     wanted = knobs.setting(setting or [])
+    aim = _aim(
+        tune,
+        {"--max-slowdown": max_slowdown, "--objective": objective, "--dry-run": dry_run or None, "--report": report}
+        | {"--gpu-hour-price": gpu_hour_price, "--kwh-price": kwh_price, "--host-watts": host_watts, "--eta": eta}
+        | {"--power-budget": power_budget, "--energy-budget": energy_budget, "--seed": seed},
+    )
+    if aim is not None and wanted:
+        raise BadSpec("--tune and --set cannot be had together: what is set by hand cannot be tuned; choose one")
     with ExitStack() as stack:
         # First of all: whatever starts threads below must inherit what is held.
         mask = stack.enter_context(signals_held())
         # An old recording makes way only for a new one, so the command is looked for before anything is opened.
         with _a_shells_exit_code(command[0]):
             look_for(command[0])
-        files = Outputs.checked(json, record, plot)
-        found = _open_gpus(ctx, stack, gpu)
+        files = Outputs.checked(json, record, plot, report)
+        found = _open_gpus(ctx, stack, gpu, speed)
         if not found.gpus and not wanted:
-            _refuse_without_host(found.why)
+            if aim is None:  # what was to be tuned runs untuned, and the result says why
+                _refuse_without_host(found.why)
             say(ctx, f"measuring the host only: {found.why}")
         from joulewise.cli.meter import Meter
 
         meter = stack.enter_context(Meter(found.gpus, interval_s=interval, record=files.record))
         held = stack.enter_context(_hold(found, wanted, command)) if wanted else None
-        result = _measured(command, found.environ, mask, meter, _view(meter) if live else None, held)
+        tuning = stack.enter_context(_tuning(found, aim, command, dry_run, seed)) if aim is not None else None
+        view = _view(meter, tuning) if live else None
+        result = _measured(command, found.environ, mask, meter, view, held, tuning)
+        result = replace(result, virtual=found.virtual)
         _tell(ctx, result, files)
     raise typer.Exit(result.exit_code)
 
 
-def _open_gpus(ctx: typer.Context, stack: ExitStack, spec: str | None) -> OpenGpus:
+def _aim(tune: bool, flags: Mapping[str, Any]) -> Wanted | None:
+    """What is to be tuned for; None without ``--tune``. BadSpec for flags that need it, or make no sense."""
+    if not tune:
+        given = [flag for flag, value in flags.items() if value is not None]
+        if given:
+            raise BadSpec(f"{given[0]} is about tuning; add --tune, or leave it out")
+        return None
+    from joulewise.cli.objectives import Wanted
+
+    return Wanted.of(
+        flags["--objective"],
+        flags["--max-slowdown"],
+        eta=flags["--eta"],
+        gpu_hour_price=flags["--gpu-hour-price"],
+        kwh_price=flags["--kwh-price"],
+        host_watts=flags["--host-watts"],
+        power_budget=flags["--power-budget"],
+        energy_budget=flags["--energy-budget"],
+    )
+
+
+def _tuning(found: OpenGpus, aim: Wanted, command: list[str], dry_run: bool, seed: int | None) -> Tuning:
+    """What ``--tune`` asks for, to be entered."""
+    from joulewise.cli.tuning import Tuning
+
+    return Tuning(found, aim, command, dry_run=dry_run, seed=seed, reason=_reason(command))
+
+
+def _open_gpus(ctx: typer.Context, stack: ExitStack, spec: str | None, speed: float) -> OpenGpus:
     """The GPUs to measure; none, with the reason, where we were not told which and there are none."""
     try:
-        found = stack.enter_context(opened(spec))
+        found = stack.enter_context(opened(spec, speed=speed))
     except NoGpu as error:
         if spec is not None:
             raise
@@ -164,22 +258,27 @@ def _a_shells_exit_code(name: str) -> Iterator[None]:
         raise typer.Exit(exit_code_of(error)) from None
 
 
-def _view(meter: Meter) -> LiveView | None:
+def _view(meter: Meter, tuning: Tuning | None) -> LiveView | None:
     """The live view, where there is a terminal to show it on."""
     import sys
 
     from joulewise.cli.live import LiveView
     from joulewise.cli.panel import can_show
 
-    return LiveView(meter, sys.stderr) if can_show(sys.stderr) else None
+    return LiveView(meter, sys.stderr, tuning) if can_show(sys.stderr) else None
 
 
 def _hold(found: OpenGpus, wanted: Setting, command: list[str]) -> Held:
-    """What ``--set`` asks for, to be entered. Others may read the lease's reason: the program, not its arguments."""
+    """What ``--set`` asks for, to be entered."""
     from joulewise.cli.held import Held
 
+    return Held(found, wanted, reason=_reason(command))
+
+
+def _reason(command: list[str]) -> str:
+    """What a lease is for. Others may read it: the program, not its arguments."""
     program = "".join(letter if letter.isprintable() else "?" for letter in Path(command[0]).name)
-    return Held(found, wanted, reason=f"joulewise run {program[:_PROGRAM_CHARACTERS]}")
+    return f"joulewise run {program[:_PROGRAM_CHARACTERS]}"
 
 
 def _measured(
@@ -189,39 +288,47 @@ def _measured(
     meter: Meter,
     view: LiveView | None,
     held: Held | None,
+    tuning: Tuning | None,
 ) -> Result:
     """Run the command and measure it. Exits with a shell's code when it cannot be started."""
     from joulewise.cli.summary import Result
 
     started = datetime.now(UTC).isoformat(timespec="seconds")
+    if tuning:
+        environ = tuning.environment(environ)
     meter.begin()
     start_s = time.monotonic()
     with _a_shells_exit_code(command[0]):
         child = Child(command, environ, mask, while_stopped=view.put_away if view else nullcontext)
     if held:
         held.begin()
-    wait_s = view.refresh_s if view else _HELD_WAIT_S if held else _UNSEEN_WAIT_S
+    if tuning:
+        tuning.begin(meter)
+    wait_s = view.refresh_s if view else _HELD_WAIT_S if held or tuning else _UNSEEN_WAIT_S
     with view or nullcontext():
         while (code := child.wait(wait_s)) is None:
             meter.keep_up()
-            _say_news(held)
+            _say_news(held, tuning)
             if view:
                 view.draw()
     duration_s = time.monotonic() - start_s
     if held:
         held.finish()
+    if tuning:
+        tuning.finish()
     ended = Outcome.REACHED if code == 0 else Outcome.STOPPED_EARLY if child.stopped_by else Outcome.FAILED
     gpus, host = meter.end(ended)
     if gpus and gpus[0].window_s is not None:
         duration_s = gpus[0].window_s
-    _say_news(held)
+    _say_news(held, tuning)
     given_back = held.end(duration_s) if held else None
-    return Result(tuple(command), code, started, duration_s, tuple(gpus), host, given_back)
+    tuned = tuning.end() if tuning else None
+    return Result(tuple(command), code, started, duration_s, tuple(gpus), host, given_back, tuned)
 
 
-def _say_news(held: Held | None) -> None:
-    """What has become of ``--set`` meanwhile: the only lines that come between the command's own."""
-    for line in held.news() if held else ():
+def _say_news(held: Held | None, tuning: Tuning | None) -> None:
+    """What has become of what was held meanwhile: the only lines that come between the command's own."""
+    for line in (*(held.news() if held else ()), *(tuning.news() if tuning else ())):
         complain(line)
 
 
@@ -229,6 +336,8 @@ def _tell(ctx: typer.Context, result: Result, files: Outputs) -> None:
     """The result to the terminal and to where it was asked for. The command has ended: nothing here may fail it."""
     from joulewise.cli import summary
 
+    if files.report is not None and result.tuned is not None:
+        result = replace(result, tuned=_reported(result, result.tuned, files.report))
     if not talk(ctx).quiet:
         from rich.console import Console
 
@@ -253,3 +362,20 @@ def _tell(ctx: typer.Context, result: Result, files: Outputs) -> None:
         except Exception as error:  # whatever a foreign library makes of it, the command's exit code is to be kept
             reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {str(error)[:200]}"
             complain(f"--plot {files.plot} could not be written: {reason}")
+
+
+def _reported(result: Result, tuned: TuneResult, file: Path) -> TuneResult:
+    """Write the report; what was tuned with its place, or as it was if it could not be written."""
+    from joulewise.cli.report import page
+    from joulewise.cli.report_figures import Beyond
+
+    try:
+        beyond = Beyond.of(tuned.story, [each.series for each in result.gpus], tuned.expected)
+        title = None if tuned.untuned is None and tuned.advice is None else tuned.headline
+        text = page(tuned.story, beyond, title=title, kept=tuned.kept)
+        file.write_text(text, encoding="utf-8", errors="replace")
+    except Exception as error:  # a report that fails is a line; the command's exit code is to be kept
+        reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {str(error)[:200]}"
+        complain(f"--report {file} could not be written: {reason}")
+        return tuned
+    return replace(tuned, report=str(file))

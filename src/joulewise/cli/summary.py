@@ -3,13 +3,15 @@
 Pure: it is given what was measured and says it. The JSON is part of the public surface; keys end in their unit, and
 a value that nobody knows is null, with the ``reason`` beside it:
 
-``command`` · ``exit_code`` · ``started`` (UTC) · ``duration_s`` · ``energy_j`` · ``error_j`` (one standard error of
+``command`` · ``exit_code`` · ``started`` (UTC) · ``virtual`` (whether its GPUs were simulated) · ``duration_s`` ·
+``energy_j`` · ``error_j`` (one standard error of
 sampling) · ``gain_error`` (the sensor's own, relative) · ``total_error_j`` (both) · ``power_w`` (average) · ``source``
 (counter, integrated, modelled) · ``outcome`` (reached, stopped_early, failed) · ``notes`` · ``reason`` · ``gpus``: for
 each ``uuid``, ``name``, ``index``, ``backend``, ``low_power_w``, ``peak_power_w`` and the same again · ``host``:
 ``energy_j``, ``reason`` · ``set``: null, or what ``--set`` held: ``requested`` and, GPU by GPU, ``effective`` (knob →
 value), ``restored`` (``gpu``, ``knob``, ``ending``, ``before``, ``wrote``, ``after``, ``why``), ``notes``, ``held_s``
-(for how much of ``duration_s`` it is known to have been in force) and ``ended_early`` (null, or why that is not all).
+(for how much of ``duration_s`` it is known to have been in force) and ``ended_early`` (null, or why that is not all) ·
+``tune``: null, or what ``--tune`` did; see ``cli.tuned``.
 """
 
 from __future__ import annotations
@@ -25,8 +27,9 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from joulewise.cli import knobs
+from joulewise.cli import knobs, tuned
 from joulewise.cli.history import Series, sparkline
+from joulewise.cli.tuned import TuneResult
 from joulewise.core.knob import Setting
 from joulewise.core.measurement import Measurement, Source, total
 from joulewise.core.units import format_duration, format_energy, format_percent, format_power
@@ -89,6 +92,10 @@ class Result:
     host: HostResult
     held: SetResult | None = None
     """What ``--set`` did; None where it was not asked for."""
+    tuned: TuneResult | None = None
+    """What ``--tune`` did; None where it was not asked for."""
+    virtual: bool = False
+    """Whether the GPUs were simulated."""
 
     @property
     def total(self) -> Measurement[Any] | None:
@@ -112,7 +119,8 @@ def headline(result: Result) -> str:
 def gpu_names(result: Result) -> str:
     """``"4 × NVIDIA A100, NVIDIA H200"``."""
     counts = Counter(gpu.info.name for gpu in result.gpus)
-    return ", ".join(name if count == 1 else f"{count} × {name}" for name, count in counts.items())
+    names = ", ".join(name if count == 1 else f"{count} × {name}" for name, count in counts.items())
+    return f"{names} (virtual)" if names and result.virtual else names
 
 
 def command_line(result: Result) -> str:
@@ -126,6 +134,7 @@ def as_json(result: Result) -> dict[str, Any]:
         "command": list(result.command),
         "exit_code": result.exit_code,
         "started": result.started,
+        "virtual": result.virtual,
         **_measurement_json(result.total, None if result.gpus else "no GPU"),
         "duration_s": result.duration_s,
         "gpus": [
@@ -142,6 +151,7 @@ def as_json(result: Result) -> dict[str, Any]:
         ],
         "host": {"energy_j": result.host.energy_j, "reason": result.host.reason},
         "set": None if result.held is None else _set_json(result.held),
+        "tune": None if result.tuned is None else tuned.as_json(result.tuned),
     }
 
 
@@ -182,8 +192,12 @@ def _finite(number: float) -> float | None:
 def as_text(result: Result, *, width: int) -> RenderableType:
     """For a terminal of ``width`` columns: the headline, the power over time, and how it is known."""
     head = Text("joulewise: ", style="dim")
-    head.append(headline(result), style="bold")
     lines: list[RenderableType] = [head]
+    if result.tuned is not None:  # what it was run for comes first
+        head.append(result.tuned.headline, style="bold")
+        head = Text("  ")
+        lines.append(head)
+    head.append(headline(result), style="bold" if result.tuned is None else "")
     names = Text("  " + gpu_names(result), style="cyan")
     if result.gpus and len(head) + len(names) <= width:
         head.append_text(names)
@@ -250,6 +264,10 @@ def _why(result: Result) -> list[str]:
         lines.append(f"host (processors and memory): {format_energy(result.host.energy_j)} more")
     if result.held is not None:
         lines.extend(line for line, trouble in _set_lines(result.held) if not trouble)
+    if result.tuned is not None:
+        lines.extend(tuned.why(result.tuned))
+        if result.tuned.report is not None:
+            lines.append(f"the report is {result.tuned.report}")
     return lines
 
 
@@ -277,6 +295,8 @@ def _warnings(result: Result) -> list[str]:
         lines.extend(_early(result.held, result.duration_s))
         lines.extend(line for line, trouble in _set_lines(result.held) if trouble)
         lines.extend(result.held.notes)
+    if result.tuned is not None:
+        lines.extend(tuned.trouble(result.tuned))
     if not result.gpus and result.host.energy_j is None:
         lines.append(f"host: {result.host.reason}")
     if result.exit_code:

@@ -25,6 +25,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from joulewise.core.errors import JoulewiseError
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from joulewise.tune.status import Status, Summary
 
 _END_S = 10.0  # for the tuner to notice that training is over: it looks at the job twice a second
+_NAME_CHARACTERS = 60  # of the script, in the reason of a lease
 _log = logging.getLogger("joulewise")
 
 
@@ -154,7 +156,7 @@ class _Holder:
         with self._lock:
             if self._over:
                 raise LeaseLost("training is over; nothing is set any more")
-            self._lease = hold(self._gpus, reason=" ".join(sys.argv[:2]))
+            self._lease = hold(self._gpus, reason=_reason(sys.argv[0]))
             return self._lease
 
     def release(self) -> None:
@@ -165,6 +167,12 @@ class _Holder:
                     self._lease.release()
                 except JoulewiseError as error:  # its guardian gives back what we cannot
                     _log.warning("%s", error)
+
+
+def _reason(program: str) -> str:
+    """What a lease is for. Others may read it: the script's name, not its place and not its arguments."""
+    name = "".join(letter if letter.isprintable() else "?" for letter in Path(program).name)
+    return f"joulewise in {name[:_NAME_CHARACTERS] or 'a Python session'}"
 
 
 def _not_ours() -> str:

@@ -153,8 +153,18 @@ def shipped() -> Boosted:
 
 def prior(activity: Mapping[str, float], power_share: float | None) -> LoadPrior | None:
     """What the predictor in use says: the file that JOULEWISE_BOOSTED names, else the shipped one. None without
-    xgboost or without counters. Never raises: a file that cannot be used is said once, in the log."""
-    return _in_use(os.environ.get("JOULEWISE_BOOSTED", "")).prior(activity, power_share)
+    xgboost or without counters. Never raises: what cannot be used is said in the log, and there is no prior."""
+    try:
+        return _in_use(os.environ.get("JOULEWISE_BOOSTED", "")).prior(activity, power_share)
+    except Exception as error:  # xgboost's own, of a model that another version wrote; a guess is not worth a job
+        said = str(error).partition("\n")[0]  # the rest is a trace through xgboost's insides
+        _say_once(f"activity counters give no prior: {type(error).__name__}: {said[:200]}")
+        return None
+
+
+@cache
+def _say_once(what: str) -> None:
+    _log.warning("%s", what)
 
 
 @cache

@@ -2,7 +2,8 @@
 
 Files appear while it reads (ranks start, a launcher starts trainers), processes die without a word, and a writer may
 lap a reader that was stopped: all of that is counted, none of it harms. The job's files are read with plain reads and
-believed only where a record's checksum is right.
+believed only where a record's checksum and place are right. Whatever the files hold, one look takes a bounded number of
+records from a bounded number of them: the rest is read at the next look.
 
 For the neighbours: marks of one process come in the order in which the job made them, their times do not decrease, and
 they may be some steps late, because a GPU's stamps are known only afterwards. A step with ``clean=False`` must not be
@@ -13,6 +14,7 @@ process has ended: a job of one process has rank 0, whichever process that is at
 from __future__ import annotations
 
 import fcntl
+import itertools
 import math
 import os
 import shutil
@@ -34,6 +36,9 @@ __all__ = ["Clock", "Feed", "Mark", "MarkKind", "MemoryFeed", "Process", "StepFe
 
 _PREFIX = "joulewise-marks-"
 _AT_ONCE = 256  # records a read
+_MOST_MARKS = 65_536  # of all files together at one look: sixteen full rings, about 0.2 s of work
+_MOST_FILES = 256  # open at a time: more than any node has ranks, and few of the 1024 that a process may open
+_MOST_NAMES = 65_536  # looked at in the directory
 _TORN_FOR_S = 1.0  # a record that stays half written so long was left so by a death
 _QUIET_S = 60.0  # a file whose process cannot be found is kept so long: it may live in another pid namespace
 
@@ -76,17 +81,19 @@ class StepFeed:
         self._look()
         found: list[Mark] = []
         now_s = wall.monotonic()
+        most = max(_AT_ONCE, _MOST_MARKS // max(1, len(self._files)))
         for name, file in list(self._files.items()):
-            fresh = file.read(now_s)
+            fresh = file.read(now_s, most)
             self.lost += file.lost
             file.lost = 0
             found += self._told(file, fresh)
             if file.ended(now_s):
                 file.close()
                 del self._files[name]
-                self._done.add(name)
-                with suppress(OSError):  # thousands of short processes would fill the memory that files live in
+                try:  # thousands of short processes would fill the memory that files live in
                     (self._directory / name).unlink()
+                except OSError:
+                    self._done.add(name)
         found.sort(key=lambda mark: mark.time_s)
         return found
 
@@ -112,12 +119,17 @@ class StepFeed:
             changed_ns = self._directory.stat().st_mtime_ns
             if changed_ns == self._looked_ns:
                 return
-            names = {entry.name for entry in os.scandir(self._directory) if entry.name.endswith(marks.SUFFIX)}
+            with os.scandir(self._directory) as entries:
+                looked_at = itertools.islice(entries, _MOST_NAMES)
+                names = {entry.name for entry in looked_at if entry.name.endswith(marks.SUFFIX)}
         except OSError:
             return
         # A file made within the clock's tick (some ms) after our look would leave the time as it is: look again then.
         self._looked_ns = changed_ns if wall.time_ns() - changed_ns > 50_000_000 else -1
         for name in sorted(names - self._files.keys() - self._done):
+            if len(self._files) >= _MOST_FILES:
+                self._looked_ns = -1  # when others have ended there is room for it
+                break
             with suppress(OSError):
                 self._files[name] = _File(self._directory / name)
 
@@ -156,17 +168,18 @@ class _File:
         self._torn_since_s: float | None = None
         self._heard_s = wall.monotonic()
 
-    def read(self, now_s: float) -> list[Mark]:
-        """The marks since the last call."""
+    def read(self, now_s: float, most: int) -> list[Mark]:
+        """The marks since the last call, about ``most`` of them; what is left comes with the next call."""
         if self.origin is None:
             self.origin = marks.origin(os.pread(self._descriptor, marks.HEADER_BYTES, 0))
             if self.origin is None:
                 return []
         found: list[Mark] = []
-        while True:
+        # A file of our own is read in as many parts, twice as many if it laps us; any other may lead us on for ever.
+        for _ in range(2 * (most // _AT_ONCE) + 2):
             before = self._next
             found += self._some(self.origin, now_s)
-            if self._next == before or len(found) > self.origin.capacity:
+            if self._next == before or len(found) >= most:
                 break
         if found:
             self._heard_s = now_s
@@ -193,7 +206,8 @@ class _File:
         for start in range(0, len(data), marks.RECORD_BYTES):
             record = data[start : start + marks.RECORD_BYTES]
             held = marks.unpack(record, origin.pid)
-            if held is None:
+            # A whole record at a place that is not its number's was put there by nobody we know: broken as well.
+            if held is None or (held[0] - 1) % origin.capacity != (self._next - 1) % origin.capacity:
                 if any(record) and self._give_up_on_torn(now_s):
                     self._next += 1
                     self.lost += 1

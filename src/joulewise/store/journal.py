@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Protocol, runtime_checkable
 
 from joulewise.core.errors import Conflict
-from joulewise.core.event import Event
+from joulewise.core.event import Event, to_json
 
 
 @runtime_checkable
@@ -30,7 +30,8 @@ class Journal(Protocol):
 
         With ``after``: only if that id is the stream's last (0: the stream is empty), else Conflict. Without it this
         never raises because of the disk: what cannot be written now is kept here, tried again with every append, and
-        ``trouble`` says so; the job that is being tuned goes on.
+        ``trouble`` says so; the job that is being tuned goes on. ValueError for an event with a number that is not
+        finite: that is a bug of its writer, and nothing of it is kept.
         """
         ...
 
@@ -50,6 +51,7 @@ class MemoryJournal:
 
     def append(self, event: Event, after: int | None = None) -> int:
         """As ``Journal.append``."""
+        to_json(event)  # as strict as the journal that is kept
         with self._lock:
             refuse_late(after, len(self._events))
             self._events.append(event)

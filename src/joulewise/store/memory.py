@@ -74,9 +74,13 @@ class Memory:
     def keep(self, fingerprint: str, gpu_uuid: str, gpu_name: str, payload: Mapping[str, Any]) -> bool:
         """Replace what is known about this workload on this card; whether it is kept.
 
-        ``payload`` must be plain JSON: ValueError or TypeError otherwise, which is a bug of the caller.
+        ``payload`` must be plain JSON, every number in it finite; anything else is not kept, and ``trouble`` says so.
         """
-        text = json.dumps(dict(payload), separators=(",", ":"), allow_nan=False)
+        try:
+            text = json.dumps(dict(payload), separators=(",", ":"), allow_nan=False)
+        except (ValueError, TypeError) as error:
+            self.trouble = f"what was learnt cannot be kept: {error}"
+            return False
         return self._write(_KEEP, (fingerprint, gpu_uuid, gpu_name, time.time(), text)) > 0
 
     def forget(self, fingerprint: str | None = None) -> int:
@@ -90,13 +94,17 @@ class Memory:
         try:
             with self.database.reading() as connection:
                 rows = _rows(connection, query, values)
-            return [
-                Remembered(mark, uuid, name, at_s, runs, json.loads(text), gpu_uuid in (None, uuid))
-                for mark, uuid, name, at_s, runs, text in rows
-            ]
-        except (NotKept, ValueError) as error:  # ValueError: a damaged payload
+        except NotKept as error:
             self.trouble = str(error)
             return []
+        found = []
+        for mark, uuid, name, at_s, runs, text in rows:
+            payload = _payload(text)
+            if payload is None:  # one damaged line shall not hide the others
+                self.trouble = f"what was learnt about workload {mark} is damaged; --forget it"
+            else:
+                found.append(Remembered(mark, uuid, name, at_s, runs, payload, gpu_uuid in (None, uuid)))
+        return found
 
     def _write(self, statement: str, values: tuple[object, ...]) -> int:
         self.trouble = None
@@ -106,6 +114,15 @@ class Memory:
         except NotKept as error:
             self.trouble = str(error)
             return 0
+
+
+def _payload(text: object) -> dict[str, Any] | None:
+    """A payload as it was kept; None for anything else."""
+    try:
+        payload = json.loads(text) if isinstance(text, str) else None
+    except ValueError:
+        return None
+    return payload if isinstance(payload, dict) else None
 
 
 def _rows(connection: Connection | None, query: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:

@@ -42,6 +42,7 @@ class SqliteJournal:
 
     def append(self, event: Event, after: int | None = None) -> int:
         """As ``Journal.append``. With ``after``, NotKept when it cannot be written: nobody could be refused then."""
+        to_json(event)  # before it waits: what has no JSON would stand in the way of all that follow
         with self._lock:
             if after is not None:
                 return self._write([*self._waiting, (time.time(), event)], after)

@@ -44,6 +44,14 @@ class JournalConformance:
         assert journal.append(_event(1), after=1) == 2
         assert len(list(journal.read())) == 2
 
+    def test_an_event_with_a_number_that_is_none_is_refused_and_stands_in_nobody_s_way(self, journal: Journal) -> None:
+        journal.append(_event(0))
+        with pytest.raises(ValueError, match="JSON compliant"):
+            journal.append(Shifted(float("nan"), "pace", "never"))
+        journal.append(_event(1))
+        assert list(journal.read()) == [(1, _event(0)), (2, _event(1))]
+        assert journal.trouble is None
+
     def test_reading_while_writing_gives_what_was_there(self, journal: Journal) -> None:
         journal.append(_event(0))
         reading = journal.read()

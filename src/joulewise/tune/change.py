@@ -12,6 +12,9 @@ order, whose residual z, in robust standard deviations and clipped at ±4 (one s
 variance (batch means): real step times hang together over many steps, which no short autoregression removes, and a
 CUSUM of such noise wanders V times as far. σ here is the residual's; below ``FLOOR`` it counts as that: a job of steps
 equal to 0.05 % has not changed because the chip is a degree warmer. ``python -m bench.guarantee`` measures all this.
+
+What is surely there may still be nobody's business: a shift below ``least`` (1 %, or half the user's bound) moves the
+levels and is added up; only when the sum reaches ``least`` has the job changed.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import fmean
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +40,8 @@ CLIP = 4.0
 """No step counts for more standard deviations than this."""
 FLOOR = 0.003
 """Least relative standard deviation of a step: shifts below about this size are nobody's business."""
+LEAST = 0.01
+"""Least shift that is worth verifying again for: below it neither a bound nor a saving is at stake."""
 LARGE = 0.10
 """A shift of more than so much in time or energy is large: the old setting is no longer worth verifying."""
 
@@ -53,6 +59,8 @@ _HABIT = 2.0
 _FORGET = 1 - 1 / 20_000
 # The long-run variance is believed to be that of independent residuals as firmly as ten batches would say.
 _PRIOR_BATCHES = 10
+# Sizes are estimated from a dozen steps: with this share of ``least`` as the limit, one of ``least`` is seldom missed.
+_PASSED_OVER = 0.85
 _LEAST_SHARE = 0.01  # activity below this is none
 
 
@@ -73,10 +81,19 @@ class Shift:
         return f"{names.get(self.stream, self.stream)} changed by {self.size:+.1%} about {self.steps} steps ago"
 
 
-class ChangeDetector:
-    """Watches one phase of one job. A fold: tell it every clean step, with the setting in force."""
+def matters(bound: float) -> float:
+    """The least shift that matters to a job with this slowdown bound, which may be infinite: half of it."""
+    return max(LEAST, 0.5 * bound) if math.isfinite(bound) else LEAST
 
-    def __init__(self) -> None:
+
+class ChangeDetector:
+    """Watches one phase of one job. A fold: tell it every clean step, with the setting in force.
+
+    ``least`` (``matters``) is the relative change below which the job counts as the same.
+    """
+
+    def __init__(self, least: float = LEAST) -> None:
+        self._least = math.log1p(least)
         self._streams: dict[str, _Stream] = {}
 
     def tell(
@@ -95,7 +112,7 @@ class ChangeDetector:
         for name, value in values.items():
             if value is None or not value > 0 or not math.isfinite(value):
                 continue
-            stream = self._streams.setdefault(name, _Stream())
+            stream = self._streams.setdefault(name, _Stream(self._least))
             found = stream.tell(setting, math.log(value))
             if found is not None:
                 self.restart()
@@ -124,7 +141,9 @@ class _Level:
 class _Stream:
     """One stream of logarithms."""
 
-    def __init__(self) -> None:
+    def __init__(self, least: float) -> None:
+        self._least = _PASSED_OVER * least
+        self._followed = 0.0  # shifts too small to matter, added up
         self._levels: dict[Setting, _Level] = {}
         self._deviations: deque[float] = deque(maxlen=_MEMORY)
         self._weights = np.zeros(_ORDER)
@@ -147,7 +166,7 @@ class _Stream:
         self._deviations.clear()
         self._lags[:] = 0.0
         self._told, self._learn_at = 0, _WARM
-        self._up = self._down = 0.0
+        self._up = self._down = self._followed = 0.0
         self._habit *= _HABIT
 
     def tell(self, setting: Setting, log: float) -> tuple[float, int] | None:
@@ -166,6 +185,9 @@ class _Stream:
         z = self._standard(deviation, level.count)
         self._habit = 1 + (self._habit - 1) * _FORGET
         shift = self._sum(z, deviation)
+        if shift is not None and abs(self._followed + shift[0]) < self._least:
+            self._follow(shift[0])
+            return None
         # A step far out would drag a young level along: it moves it as far as one at the clip would.
         expected = deviation - z * self._sigma
         calm = max(self._up, self._down) < 0.5 * self._threshold
@@ -177,7 +199,15 @@ class _Stream:
         if self._told >= self._learn_at and calm:
             self._learn_noise()
             self._learn_at = self._told + min(self._told // 3, _MEMORY)
-        return shift
+        return (self._followed + shift[0], shift[1]) if shift is not None else None
+
+    def _follow(self, size: float) -> None:
+        """The job has shifted by so little that it is the same: its levels move along."""
+        self._followed += size
+        self._up = self._down = 0.0
+        self._lags -= size
+        for level in self._levels.values():
+            level.mean += size
 
     @property
     def _threshold(self) -> float:
@@ -218,7 +248,7 @@ class _Stream:
         steps = self._told - (self._up_since if self._up >= limit else self._down_since) + 1
         # The sum may have begun to grow a little before the shift: its later half is surely after it.
         recent = [*self._deviations, deviation][-max(3, steps // 2) :]
-        return float(np.median(recent)), steps
+        return _agreed(float(np.median(recent)), fmean(recent)), steps
 
     def _learn_noise(self) -> None:
         """Autoregression, deviation and long-run variance from what lies in memory."""
@@ -238,6 +268,15 @@ class _Stream:
         )
         self._sigma = max(_spread(residuals), FLOOR)
         self._widening = _long_run(np.clip(residuals / self._sigma, -CLIP, CLIP))
+
+
+def _agreed(median: float, mean: float) -> float:
+    """The smaller of two estimates of a shift, 0 where they contradict each other.
+
+    A stall moves the mean and not the median. A stamp that is late makes one step longer and the next one shorter,
+    which moves the median and not the mean.
+    """
+    return math.copysign(min(abs(median), abs(mean)), median) if median * mean > 0 else 0.0
 
 
 def _spread(values: Array) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from joulewise.core.block import Block
@@ -93,21 +93,32 @@ class Account:
         return Change(ratio - 1, error, ratio * math.exp(-half) - 1, ratio * math.exp(half) - 1)
 
 
-def add_rest(whole: Account, blocks: Sequence[Block], which: str, amount: Callable[[Block], float]) -> float:
+def add_rest(
+    whole: Account,
+    blocks: Sequence[Block],
+    which: str,
+    amount: Callable[[Block], float],
+    line: Callable[[Block], Hashable],
+) -> float:
     """Blocks that no effect stands for; the seconds of those that nothing at default can be put beside.
 
-    At default a block is its own counterfactual; at other settings the nearest blocks at default say. One of these may
-    serve several probes, so their errors are added up over all that they serve before they are squared.
+    ``line`` says which blocks count in one unit of work: only those are put beside each other. At default a block is
+    its own counterfactual; at other settings the nearest blocks at default say. One of these may serve several probes,
+    so their errors are added up over all that they serve before they are squared.
     """
-    at_default = [block for block in blocks if block.setting == DEFAULT]
-    rows = {phase: Row(b for b in at_default if b.phase == phase) for phase in {b.phase for b in at_default}}
+    at_default: dict[Hashable, list[Block]] = {}
+    for block in blocks:
+        if block.setting == DEFAULT:
+            at_default.setdefault(line(block), []).append(block)
+    rows = {each: Row(beside) for each, beside in at_default.items()}
     served: dict[int, float] = {}
     lost_s = own2 = 0.0
     for block in blocks:
         if block.setting == DEFAULT:
             whole.used, whole.without = whole.used + amount(block), whole.without + amount(block)
             continue
-        near = rows[block.phase].beside(block) if block.phase in rows else []
+        row = rows.get(line(block))
+        near = row.beside(block) if row is not None else []
         if not near:
             lost_s += block.duration_s
             continue
@@ -122,7 +133,7 @@ def add_rest(whole: Account, blocks: Sequence[Block], which: str, amount: Callab
 
 
 class Row:
-    """Blocks of one phase in the order of time, to find neighbours in."""
+    """Blocks of one line in the order of time, to find neighbours in."""
 
     def __init__(self, blocks: Iterable[Block]) -> None:
         self._blocks = sorted(blocks, key=_middle_s)

@@ -10,8 +10,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from joulewise.core.block import Block
+from joulewise.core.block import Block, Rung
 from joulewise.core.knob import DEFAULT, Setting
+
+_Line = tuple[str, Rung]
+"""A phase under one ruler: only within it are two units of work the same."""
 
 
 @dataclass(slots=True)
@@ -35,6 +38,10 @@ class _Known:
     def default_s(self) -> float:
         return self.spent_s / (1 + self.slowdown)
 
+    @property
+    def error_s(self) -> float:
+        return self.default_s * self.error / (1 + self.slowdown)
+
 
 class Debt:
     """The job's time account: seconds spent on its work − seconds that the same work takes at default.
@@ -42,9 +49,10 @@ class Debt:
     Every block is told, probes and pairs included. At default a block adds no debt and renews its phase's pace; at any
     other setting its default time is work × the last pace of its phase, or, where the caller knows the setting's
     slowdown from pairs (which drift does not hurt), ``duration / (1 + slowdown)``; the latest word on a setting counts
-    for all that was told so of it. ``room_s`` is what may still be lost: bound × default time − debt − one-sided
-    uncertainty. A job just begun has no time to its credit, so ``horizon_s`` of default time is lent to it: a job at
-    least so long stays within its bound.
+    for all that was told so of it since the last ``settle``. Whoever learns that the job changed settles first: what
+    was owed under the old pace stays as it was estimated then. Blocks of two rulers are never reckoned together.
+    ``room_s`` is what may still be lost: bound × default time − debt − one-sided uncertainty. A job just begun has no
+    time to its credit, so ``horizon_s`` of default time is lent to it: a job at least so long stays within its bound.
     """
 
     # One-sided 95 % of a normal: how much of the uncertainty counts against us.
@@ -58,37 +66,62 @@ class Debt:
         self._lost_s = 0.0
         self._plain_default_s = 0.0
         self._variance_s2 = 0.0
-        self._paces: dict[str, _Pace] = {}
-        self._known: dict[tuple[str, Setting], _Known] = {}
+        self._paces: dict[_Line, _Pace] = {}
+        self._known: dict[tuple[_Line, Setting], _Known] = {}
+        self._early: dict[_Line, list[Block]] = {}
+        """Blocks before their line was seen at default: reckoned when it is."""
 
     def tell(self, block: Block, *, slowdown: float | None = None, error: float = 0.0) -> None:
         """One block of the job's life. ``slowdown`` ± ``error`` is what its setting is known to cost, if known."""
+        line = (block.phase, block.rung)
         if block.setting == DEFAULT:
-            self._renew(block)
+            self._renew(line, block)
             self._plain_default_s += block.duration_s
         elif slowdown is not None:
-            key = (block.phase, block.setting)
+            key = (line, block.setting)
             before_s = self._known[key].spent_s if key in self._known else 0.0
             self._known[key] = _Known(before_s + block.duration_s, slowdown, error)
-        elif (pace := self._paces.get(block.phase)) is not None:
-            default_s = block.work * pace.unit_s
-            self._plain_default_s += default_s
-            self._lost_s += block.duration_s - default_s
-            pace.reckoned_s += default_s
-        # else nothing is known of this phase at default: the block can be neither debt nor credit
+        elif (pace := self._paces.get(line)) is not None:
+            self._reckon(block, pace)
+        else:  # nothing is known of this line at default: neither debt nor credit, until there is
+            self._early.setdefault(line, []).append(block)
+
+    def settle(self, phase: str | None = None) -> None:
+        """The job changed, in one phase or (None) all over, or is measured by another ruler: close the account so far.
+
+        What was lost until now, and how well that is known, no longer depends on what is told from here on.
+        """
+        for line in [line for line in self._paces if phase in (None, line[0])]:
+            pace = self._paces.pop(line)
+            self._variance_s2 += (pace.reckoned_s * pace.error) ** 2
+        for key in [key for key in self._known if phase in (None, key[0][0])]:
+            known = self._known.pop(key)
+            self._plain_default_s += known.default_s
+            self._lost_s += known.spent_s - known.default_s
+            self._variance_s2 += known.error_s**2
+        for line in [line for line in self._early if phase in (None, line[0])]:
+            del self._early[line]  # nothing will ever tell what they took at default
 
     def charge(self, lost_s: float) -> None:
         """Seconds lost that no block shows: a switch, a wait."""
         self._lost_s += lost_s
 
-    def _renew(self, block: Block) -> None:
-        old = self._paces.get(block.phase)
+    def _reckon(self, block: Block, pace: _Pace) -> None:
+        default_s = block.work * pace.unit_s
+        self._plain_default_s += default_s
+        self._lost_s += block.duration_s - default_s
+        pace.reckoned_s += default_s
+
+    def _renew(self, line: _Line, block: Block) -> None:
+        old = self._paces.get(line)
         if old is None:
-            self._paces[block.phase] = _Pace(block.unit_s, block.time_error)
+            pace = self._paces[line] = _Pace(block.unit_s, block.time_error)
+            for early in self._early.pop(line, []):
+                self._reckon(early, pace)
             return
         self._variance_s2 += (old.reckoned_s * old.error) ** 2
         # Half the new block, half what was known: recent enough to follow drift, and less noisy than one block.
-        self._paces[block.phase] = _Pace((old.unit_s + block.unit_s) / 2, math.hypot(old.error, block.time_error) / 2)
+        self._paces[line] = _Pace((old.unit_s + block.unit_s) / 2, math.hypot(old.error, block.time_error) / 2)
 
     @property
     def default_s(self) -> float:
@@ -104,7 +137,7 @@ class Debt:
     def error_s(self) -> float:
         """One standard error of ``seconds``; one estimate serves many blocks, so its error adds up straight."""
         paces_s2 = sum((pace.reckoned_s * pace.error) ** 2 for pace in self._paces.values())
-        known_s2 = sum((known.default_s * known.error / (1 + known.slowdown)) ** 2 for known in self._known.values())
+        known_s2 = sum(known.error_s**2 for known in self._known.values())
         return math.sqrt(self._variance_s2 + paces_s2 + known_s2)
 
     @property

@@ -14,6 +14,10 @@ degrees of freedom by Welch and Satterthwaite. Where windows are few (``LEAST_WI
 pairs in which the guard compared the held setting serve beside them; the proof says so, and its intervals are a quarter
 wider. Phases that still have too few are judged together; fewer in all cannot be judged.
 
+**One unit.** Steps, periods and counts of activity are different units of work, and a ruler found anew may count in
+another one: blocks are compared only within a *line*, which is a phase, under one ruler, between two changes of the
+ruler (``Shifted`` with ``what`` = ``RULER``). Logarithms of ratios have no unit: they may be judged together.
+
 **The whole run.** What the run would have used is: for HOLD blocks, and candidates that came to be held, their energy
 / e^y; for blocks at default, their own; for probes and other candidates, their work × the baseline's joules a unit at
 the nearest blocks at default of the same phase. Only clean work is judged: evaluation, checkpoints, compilation and
@@ -25,24 +29,28 @@ too good, which understates the saving.
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, variance
+from typing import NamedTuple
 
-from joulewise.core.block import Block, Role
+from joulewise.core.block import Block, Role, Rung
 from joulewise.core.event import Proven, Seen, Shifted
 from joulewise.core.knob import DEFAULT, Setting
 from joulewise.core.units import format_energy
+from joulewise.tune.coins import VOID
 from joulewise.tune.counterfactual import Account, Change, Effect, Row, add_rest
 from joulewise.tune.schedule import PROOF_REASON, Schedule
 
-__all__ = ["LEAST_WINDOWS", "PROOF_REASON", "SHIFTS", "Change", "Proof", "Schedule", "prove"]
+__all__ = ["LEAST_WINDOWS", "PROOF_REASON", "RULER", "SHIFTS", "Change", "Proof", "Schedule", "prove"]
 
 LEAST_WINDOWS = 4
 """Windows without which nothing is claimed: Student's t at three degrees of freedom is 3.2 standard errors wide."""
 SHIFTS = ("small", "large")
 """``Shifted.what`` after which blocks of that phase are not compared with earlier ones."""
+RULER = "ruler"
+"""``Shifted.what`` after which work is counted in another unit, in all phases."""
 
 # Windows that a phase needs to be judged by itself.
 _LEAST_APART = 3
@@ -94,9 +102,22 @@ class Proof:
         return Proven(time_s, self.energy.value, self.energy.error, self.time.value, self.time.error)
 
 
+class _Line(NamedTuple):
+    """What counts in one unit of work: a phase, a ruler, and how often that was changed before."""
+
+    phase: str
+    rung: Rung
+    rulers: int
+
+    def says(self, others: Iterable[_Line]) -> str:
+        """Its name among others: the ruler is told where the phase has several."""
+        ruler = f" by {self.rung}" if sum(each.phase == self.phase for each in others) > 1 else ""
+        return f"phase {self.phase or 'unnamed'}{ruler}"
+
+
 @dataclass(frozen=True, slots=True)
 class _Windows:
-    """The comparisons of one phase: log ratios of joules and of seconds a unit."""
+    """The comparisons of one line: log ratios of joules and of seconds a unit."""
 
     energy: tuple[float, ...] = ()
     time: tuple[float, ...] = ()
@@ -108,23 +129,41 @@ class _Windows:
         return len(self.time)
 
 
-def prove(seen: Sequence[Seen], shifts: Iterable[Shifted] = ()) -> Proof:
-    """The proof from what was seen, in order; ``shifts`` keep apart what the job's own changes made different."""
+class _Lines:
+    """Which blocks count in one unit of work."""
+
+    def __init__(self, shifts: Sequence[Shifted]) -> None:
+        self._rulers_s = sorted(shift.time_s for shift in shifts if shift.what == RULER)
+
+    def __call__(self, block: Block) -> _Line:
+        rulers = bisect_right(self._rulers_s, (block.start_s + block.end_s) / 2)
+        return _Line(block.phase, block.rung, rulers)
+
+
+def prove(seen: Sequence[Seen], shifts: Iterable[Shifted] = (), *, ended_s: float | None = None) -> Proof:
+    """The proof from what was seen, in order; ``shifts`` keep apart what the job's own changes made different.
+
+    ``ended_s`` is when the run ended, or now: what came after the last block is then stated as not judged.
+    """
     every, seen = seen, [each for each in seen if 0 < each.block.energy_j < math.inf]
+    shifts = list(shifts)
+    line = _Lines(shifts)
     breaks = [(shift.phase, shift.time_s) for shift in shifts if shift.what in SHIFTS]
     held = [each.block for each in seen if each.role is Role.HOLD and each.block.setting != DEFAULT]
     drawn = [each.block for each in seen if each.role is Role.PROOF]
     unjudged = [f"{len(every) - len(seen)} blocks whose energy could not be read"] * (len(every) > len(seen))
-    windows = {phase: _compared(phase, drawn, held, breaks) for phase in sorted({block.phase for block in held})}
+    windows = {each: _compared(each, line, drawn, held, breaks) for each in sorted({line(block) for block in held})}
     count = sum(map(len, windows.values()))
     if len(drawn) > count:
         unjudged.append(f"{len(drawn) - count} of {len(drawn)} baseline windows: nothing was held beside them")
-    # Where windows are few, in all or in one of several phases, the guard's pairs serve too.
+    # Where windows are few, in all or in one of several lines, the guard's pairs serve too.
     needed = LEAST_WINDOWS if count < LEAST_WINDOWS else _LEAST_APART
-    short = [phase for phase, each in windows.items() if len(each) < needed and (len(windows) > 1 or needed > count)]
-    served = {phase: _pairs(seen, phase, held) for phase in short}
+    short = [each for each, found in windows.items() if len(found) < needed and (len(windows) > 1 or needed > count)]
+    longest = _longest(held, line)
+    voids = [shift for shift in shifts if shift.what == VOID]
+    served = {each: _pairs(each, [e for e in seen if line(e.block) == each], longest[each], voids) for each in short}
     pairs = sum(map(len, served.values()))
-    windows = {phase: each + served.get(phase, _Windows()) for phase, each in windows.items()}
+    windows = {each: found + served.get(each, _Windows()) for each, found in windows.items()}
     if held and count + pairs < LEAST_WINDOWS:
         there = f"{count} baseline window{'s' * (count != 1)} could be compared"
         unjudged.insert(0, f"the saving: {there}, {LEAST_WINDOWS} are needed")
@@ -134,17 +173,19 @@ def prove(seen: Sequence[Seen], shifts: Iterable[Shifted] = ()) -> Proof:
             f"the saving by drawn windows alone: they are few, {pairs} verification pairs serve beside them"
         )
     if len(windows) > 1:
-        few = [phase or "unnamed" for phase, each in windows.items() if len(each) < _LEAST_APART]
-        unjudged += [f"phase {phase} by itself: too few windows, it is judged together with others" for phase in few]
-    unjudged += _left_out(seen)
+        few = [each for each, found in windows.items() if len(found) < _LEAST_APART]
+        unjudged += [
+            f"{each.says(windows)} by itself: too few windows, it is judged together with others" for each in few
+        ]
+    unjudged += _left_out(seen, ended_s)
     spent_s = sum(block.duration_s for block in drawn)
     held_s = sum(block.duration_s for block in held)
     share = spent_s / (spent_s + held_s) if drawn else 0.0
     if held and not windows:
         return Proof(None, None, None, None, None, None, None, count, pairs, share, tuple(unjudged))
     wider = _STOPPED if pairs else 1.0
-    energy, held_energy, saved = _whole(seen, held, windows, "energy", _energy, wider, unjudged)
-    time, held_time, _ = _whole(seen, held, windows, "time", _seconds, wider, [])
+    energy, held_energy, saved = _whole(seen, line, longest, windows, "energy", _energy, wider, unjudged)
+    time, held_time, _ = _whole(seen, line, longest, windows, "time", _seconds, wider, [])
     return Proof(energy, time, held_energy, held_time, *saved, count, pairs, share, tuple(unjudged))
 
 
@@ -157,14 +198,18 @@ def _seconds(block: Block) -> float:
 
 
 def _compared(
-    phase: str, drawn: Sequence[Block], held: Sequence[Block], breaks: Sequence[tuple[str, float]]
+    own: _Line,
+    line: _Lines,
+    drawn: Sequence[Block],
+    held: Sequence[Block],
+    breaks: Sequence[tuple[str, float]],
 ) -> _Windows:
-    """Every window of a phase against what was held beside it."""
-    row = Row([block for block in held if block.phase == phase])
-    times_s = sorted(time_s for where, time_s in breaks if where in ("", phase))
+    """Every window of a line against what was held beside it."""
+    row = Row([block for block in held if line(block) == own])
+    times_s = sorted(time_s for where, time_s in breaks if where in ("", own.phase))
     energy, time = [], []
     for window in drawn:
-        if window.phase != phase:
+        if line(window) != own:
             continue
         place = bisect_right(times_s, window.start_s)
         from_s = times_s[place - 1] if place else -math.inf
@@ -176,14 +221,15 @@ def _compared(
     return _Windows(tuple(energy), tuple(time))
 
 
-def _pairs(seen: Sequence[Seen], phase: str, held: Sequence[Block]) -> _Windows:
-    """The guard's pairs of the setting that was held longest in a phase."""
-    setting = _longest(held)[phase]
-    halves = [each for each in seen if each.role in (Role.CANDIDATE, Role.REFERENCE) and each.block.phase == phase]
+def _pairs(own: _Line, seen: Sequence[Seen], setting: Setting, voids: Sequence[Shifted]) -> _Windows:
+    """The guard's pairs of one setting, of what was seen in one line; ``voids`` tell of halves that came to nothing."""
+    halves = [each for each in seen if each.role in (Role.CANDIDATE, Role.REFERENCE)]
+    times_s = [void.time_s for void in voids if void.phase == own.phase]
     energy, time = [], []
     while len(halves) > 1:
         one, other = halves[0], halves[1]
-        if one.role is other.role:  # its partner came to nothing
+        void = bisect_right(times_s, one.time_s) < bisect_left(times_s, other.time_s)
+        if void or one.role is other.role:  # its partner came to nothing
             halves = halves[1:]
             continue
         candidate, reference = (one, other) if one.role is Role.CANDIDATE else (other, one)
@@ -194,37 +240,43 @@ def _pairs(seen: Sequence[Seen], phase: str, held: Sequence[Block]) -> _Windows:
     return _Windows(tuple(energy), tuple(time))
 
 
-def _longest(held: Iterable[Block]) -> dict[str, Setting]:
-    """The setting that was held longest, for each phase."""
-    spent: dict[str, dict[Setting, float]] = {}
+def _longest(held: Iterable[Block], line: _Lines) -> dict[_Line, Setting]:
+    """The setting that was held longest, for each line."""
+    spent: dict[_Line, dict[Setting, float]] = {}
     for block in held:
-        of_phase = spent.setdefault(block.phase, {})
-        of_phase[block.setting] = of_phase.get(block.setting, 0.0) + block.duration_s
-    return {phase: max(each, key=lambda setting: each[setting]) for phase, each in spent.items()}
+        of_line = spent.setdefault(line(block), {})
+        of_line[block.setting] = of_line.get(block.setting, 0.0) + block.duration_s
+    return {each: max(settings, key=lambda setting: settings[setting]) for each, settings in spent.items()}
 
 
 def _whole(
     seen: Sequence[Seen],
-    held: Sequence[Block],
-    windows: dict[str, _Windows],
+    line: _Lines,
+    longest: dict[_Line, Setting],
+    windows: dict[_Line, _Windows],
     which: str,
     amount: Callable[[Block], float],
     wider: float,
     unjudged: list[str],
 ) -> tuple[Change | None, Change | None, tuple[float | None, float | None, float | None]]:
     """Change of the whole run, change while held, and (saved, low, high) in the unit of ``amount``."""
-    longest = _longest(held)
-
-    def known(block: Block, role: Role) -> bool:
+    held: dict[_Line, float] = {}
+    alike: dict[_Line, float] = {}
+    rest = []
+    for each in seen:
+        block, own = each.block, line(each.block)
         # A candidate that came to be held counts as held: its own pairs may be what the effect is known from.
-        return block.setting != DEFAULT and (role is Role.HOLD or block.setting == longest.get(block.phase))
-
+        if block.setting == DEFAULT or not (each.role is Role.HOLD or block.setting == longest.get(own)):
+            rest.append(block)
+            continue
+        alike[own] = alike.get(own, 0.0) + amount(block)
+        if each.role is Role.HOLD:
+            held[own] = held.get(own, 0.0) + amount(block)
     while_held, whole = Account(), Account()
-    for phases, effect in _effects({phase: getattr(each, which) for phase, each in windows.items()}, wider):
-        while_held.add(sum(amount(block) for block in held if block.phase in phases), effect)
-        alike = [e.block for e in seen if known(e.block, e.role) and e.block.phase in phases]
-        whole.add(sum(map(amount, alike)), effect)
-    lost_s = add_rest(whole, [e.block for e in seen if not known(e.block, e.role)], which, amount)
+    for group, effect in _effects({each: getattr(found, which) for each, found in windows.items()}, wider):
+        while_held.add(sum(held[each] for each in group), effect)
+        whole.add(sum(alike[each] for each in group), effect)
+    lost_s = add_rest(whole, rest, which, amount, line)
     if lost_s > 0:
         unjudged.append(f"{lost_s:.1f} s of probing in phases that were never seen at default")
     held_change = while_held.change() if held else None
@@ -234,32 +286,33 @@ def _whole(
     return whole.change(), held_change, (saved, saved - half, saved + half)
 
 
-def _effects(windows: dict[str, tuple[float, ...]], wider: float) -> list[tuple[set[str], Effect]]:
-    """Groups of phases that have enough windows to be judged together, and each group's effect.
+def _effects(windows: dict[_Line, tuple[float, ...]], wider: float) -> list[tuple[set[_Line], Effect]]:
+    """Groups of lines that have enough windows to be judged together, and each group's effect.
 
     ``wider`` is a factor on the standard errors.
     """
-    rich = {phase for phase, logs in windows.items() if len(logs) >= _LEAST_APART}
+    rich = {each for each, logs in windows.items() if len(logs) >= _LEAST_APART}
     poor = set(windows) - rich
-    if poor and sum(len(windows[phase]) for phase in poor) < _LEAST_APART and rich:
-        # Too little is known of the rest: the richest phase lends it its windows, and all are judged together.
-        richest = max(rich, key=lambda phase: len(windows[phase]))
+    if poor and sum(len(windows[each]) for each in poor) < _LEAST_APART and rich:
+        # Too little is known of the rest: the richest line lends it its windows, and all are judged together.
+        richest = max(sorted(rich), key=lambda each: len(windows[each]))
         rich, poor = rich - {richest}, poor | {richest}
-    groups = [{phase} for phase in sorted(rich)] + ([poor] if poor else [])
+    groups = [{each} for each in sorted(rich)] + ([poor] if poor else [])
     found = []
     for group in groups:
-        logs = [log for phase in sorted(group) for log in windows[phase]]
+        logs = [log for each in sorted(group) for log in windows[each]]
         spread = variance(logs) if len(logs) > 1 else 0.0
         error2 = max(spread / len(logs), _LEAST_ERROR**2) * wider**2
         found.append((group, Effect(fmean(logs), error2, max(1.0, len(logs) - 1.0))))
     return found
 
 
-def _left_out(seen: Sequence[Seen]) -> list[str]:
+def _left_out(seen: Sequence[Seen], ended_s: float | None) -> list[str]:
     """What of the run's life lies in no block: blocks of two phases may interleave, so only the sum can be told."""
     if not seen:
         return []
-    life_s = max(each.block.end_s for each in seen) - min(each.block.start_s for each in seen)
+    last_s = max(each.block.end_s for each in seen)
+    life_s = max(last_s, ended_s or last_s) - min(each.block.start_s for each in seen)
     left_s = life_s - sum(each.block.duration_s for each in seen)
     if not left_s > 0.01 * life_s:  # one per cent is not worth a line
         return []

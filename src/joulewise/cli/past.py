@@ -1,0 +1,252 @@
+"""``joulewise history``: the runs that were tuned, what each saved, and what was learnt about which workload.
+
+Reads the store only. Not the readings of a run: those are ``cli.history``'s while it lasts, and a recording's after.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from joulewise.cli import complain, outputs, say
+from joulewise.core.errors import BadSpec, NotKept
+
+if TYPE_CHECKING:
+    from joulewise.cli.claim import Claim
+    from joulewise.cli.story import Story
+    from joulewise.store import Database, Memory, Remembered
+    from joulewise.store.views import Run
+
+_MOST = 20
+_ALL = "all"
+
+
+def history(
+    ctx: typer.Context,
+    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="One run, by the beginning of its name.")] = None,
+    learnt: Annotated[bool, typer.Option("--learnt", help="What was learnt, workload by workload.")] = False,
+    most: Annotated[int, typer.Option("-n", metavar="RUNS", help="At most so many, the latest.")] = _MOST,
+    report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report of RUN once more.")] = None,
+    forget: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Forget a run, a workload's fingerprint, or 'all'.")
+    ] = None,
+    journal: Annotated[Path | None, typer.Option(metavar="FILE", help="Look in this file, not the usual one.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, every number in full.")] = False,
+) -> None:
+    """Say which runs were tuned, what each saved, and what was learnt.
+
+    joulewise history
+    joulewise history --learnt
+    joulewise history 20260314-1015 --report again.html
+    joulewise history --forget all
+    """
+    from joulewise.store import Database, Memory, SqliteJournal, views
+
+    if journal is not None and not journal.is_file():
+        raise BadSpec(f"--journal {journal} is no file; name a joulewise.db")
+    if report is not None and run is None:
+        raise BadSpec("--report needs a RUN: 'joulewise history' names them")
+    database = Database(journal)
+    if forget is not None:
+        say(ctx, _forget(database, forget))
+        return
+    if learnt:
+        latest = {run.facts.get("fingerprint"): run for run in reversed(views.runs(database)) if run.finished}
+        _tell_learnt(_known(Memory(database)), latest, database, as_json=as_json)
+        return
+    if run is None:
+        _tell_runs(views.runs(database, most=max(1, most)), database, as_json=as_json)
+        return
+    name = views.named(database, run)
+    events = [event for _, event in SqliteJournal(database, name).read()]
+    from joulewise.cli import outcome
+    from joulewise.cli.claim import INTERVAL, Claim
+    from joulewise.cli.story import Story
+
+    story = Story.of(events)
+    claim = Claim.of(story)
+    if report is not None:
+        from joulewise.cli.report import page
+
+        outputs.refuse_no_html("--report", report)
+        outputs.refuse_unwritable("--report", report)
+        report.write_text(page(story), encoding="utf-8", errors="replace")
+        say(ctx, f"the report is {report}")
+    headline = outcome.headline(story, claim)
+    if as_json:
+        facts = {"run": name, "headline": headline, "facts": dict(story.facts), "claim": claim.to_json()}
+        print(json.dumps(facts, allow_nan=False))
+        return
+    from joulewise.cli.tuned import chapters
+
+    print(f"{name}: {headline}")
+    if claim.held:
+        print(f"  {INTERVAL}, against the same job with nothing set")
+    for line in chapters(story):
+        print(f"  {line}")
+
+
+def _known(memory: Memory) -> list[Remembered]:
+    found = memory.all()
+    if memory.trouble and not found:
+        raise NotKept(memory.trouble)
+    if memory.trouble:
+        complain(memory.trouble)
+    return found
+
+
+def _forget(database: Database, what: str) -> str:
+    """Forget it; what was forgotten, in words. BadSpec where nothing is called so."""
+    from joulewise.store import Memory, views
+
+    memory = Memory(database)
+    if what == _ALL:
+        runs = views.runs(database)
+        for each in runs:
+            views.forget(database, each.name)
+        known = memory.forget()
+        said = f"forgotten: {_counted(len(runs), 'run')} and what was learnt about {_counted(known, 'workload')}"
+    else:
+        gone = memory.forget(what)
+        if gone == 0 and memory.trouble is None:
+            name = views.named(database, what)
+            return f"forgotten: run {name}, {views.forget(database, name)} events"
+        said = f"forgotten: workload {what}"
+    if memory.trouble:
+        raise NotKept(memory.trouble)
+    return said
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'s' if number != 1 else ''}"
+
+
+def _tell_runs(runs: Sequence[Run], database: Database, *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps([_run_json(each, database) for each in runs], allow_nan=False))
+        return
+    if not runs:
+        print(f"no run has been tuned yet, as far as {database.path} knows; try 'joulewise run --tune -- COMMAND'")
+        return
+    rows = [("run", "began (UTC)", "energy", "time", "GPU", "command")]
+    for each in runs:
+        energy, time = _saved(each, database)
+        gpus = ", ".join(dict.fromkeys(map(str, each.facts.get("gpu_names", ())))).replace("NVIDIA ", "")
+        rows.append(
+            (each.name, _when(each.began_at_s)[:16].replace("T", " "), energy, time, gpus, _command(each.facts))
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    for row in rows:
+        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False))
+        # Numbers are never cut; of the command as much as the terminal has room for.
+        print(f"{line}  {row[5][: max(12, shutil.get_terminal_size((120, 24)).columns - len(line) - 2)]}".rstrip())
+    from joulewise.cli.claim import INTERVAL
+
+    print(f"{INTERVAL}; 'joulewise history RUN' tells one of them")
+
+
+def _story(run: Run, database: Database) -> tuple[Story, Claim] | None:
+    """The whole run, and what it claims; None where its journal cannot be read any more."""
+    from joulewise.cli.claim import Claim
+    from joulewise.cli.story import Story
+    from joulewise.store import SqliteJournal
+
+    try:
+        story = Story.of(event for _, event in SqliteJournal(database, run.name).read())
+    except BadSpec:  # one damaged run shall not hide the others
+        return None
+    return story, Claim.of(story)
+
+
+def _saved(run: Run, database: Database) -> tuple[str, str]:
+    """What a run saved, in the two columns of the list; or what became of it in a word or two."""
+    from joulewise.cli import outcome
+    from joulewise.cli.claim import percent
+
+    found = _story(run, database)
+    if found is None:
+        return "damaged", ""
+    story, claim = found
+    if run.finished is None:
+        return "running, or killed", ""
+    if claim.energy_change is not None and claim.time_change is not None:
+        return (
+            percent(claim.energy_change, claim.energy_half or 0.0, sign=True),
+            percent(claim.time_change, claim.time_half or 0.0, sign=True),
+        )
+    if claim.held:
+        return "not proven", ""
+    return "not tuned" if outcome.untuned(story, claim) else "nothing held", ""
+
+
+def _run_json(run: Run, database: Database) -> dict[str, Any]:
+    from joulewise.cli import outcome
+
+    found = _story(run, database)
+    return {
+        "run": run.name,
+        "began": _when(run.began_at_s),
+        "facts": dict(run.facts),
+        "finished": None if run.finished is None else run.finished.why,
+        "headline": None if found is None else outcome.headline(*found),
+        "claim": None if found is None else found[1].to_json(),
+    }
+
+
+def _tell_learnt(known: Sequence[Remembered], latest: Mapping[Any, Run], database: Database, *, as_json: bool) -> None:
+    """What is known workload by workload; ``latest`` is the last run of each that came to its end."""
+    if as_json:
+        keys = ("fingerprint", "gpu_uuid", "gpu_name", "runs")
+        rows = [
+            {**{key: getattr(each, key) for key in keys}, "kept": _when(each.at_s), "payload": dict(each.payload)}
+            for each in known
+        ]
+        print(json.dumps(rows, allow_nan=False))
+        return
+    if not known:
+        print("nothing has been learnt yet; try 'joulewise run --tune -- COMMAND'")
+    for each in known:
+        runs = _counted(each.runs, "run")
+        print(f"{each.fingerprint}  {each.gpu_name} {each.gpu_uuid[:12]}  {runs}, last {_when(each.at_s)}")
+        run = latest.get(each.fingerprint)
+        if run is not None:
+            print(f"  {_command(run.facts)}")
+        for line in _learnt_lines(each.payload):
+            print(f"  {line}")
+        found = _story(run, database) if run is not None else None
+        if run is not None and found is not None:
+            from joulewise.cli import outcome
+
+            print(f"  {run.name}: {outcome.headline(*found)}")
+
+
+def _learnt_lines(payload: Mapping[str, Any]) -> list[str]:
+    """What the next run begins with, phase by phase; of a payload that reads otherwise nothing."""
+    from joulewise.cli.knobs import ceiling
+
+    lines = []
+    phases = payload.get("phases")
+    for phase, kept in phases.items() if isinstance(phases, Mapping) else ():
+        chosen = kept.get("chosen") if isinstance(kept, Mapping) else None
+        if not isinstance(chosen, Mapping):
+            continue
+        values = ", ".join(ceiling(knob, value) for knob, value in chosen.items() if isinstance(value, (int, float)))
+        state = "" if not values else ", verified" if kept.get("verified") else ", not verified"
+        lines.append(f"{f'{phase}: ' if phase else ''}{values or 'default'}{state}")
+    return lines
+
+
+def _command(facts: Mapping[str, Any]) -> str:
+    command = facts.get("command")
+    return shlex.join(map(str, command)) if isinstance(command, list) else str(command or "")
+
+
+def _when(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="seconds")

@@ -1,0 +1,329 @@
+"""A command being tuned: what stands behind ``joulewise run --tune``.
+
+Everything happens beside the command, on a thread: find the GPUs that it uses, take a lease on them once it is there,
+tune until it ends, give everything back. Nothing here raises once the command runs, and nothing here makes it wait:
+whatever cannot be done is a line of the result, and the command runs as it would have run without us.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Final
+
+from joulewise.cli.gpus import OpenGpus
+from joulewise.cli.objectives import Wanted
+from joulewise.cli.secrecy import masked
+from joulewise.cli.usage import counted_outside, left_behind, no_rights, uses, why_never, why_not_told
+from joulewise.cli.words import LOST, plainly
+from joulewise.core.errors import BadSpec, JoulewiseError, LeaseLost, NotKept
+from joulewise.core.knob import DEFAULT
+from joulewise.device.gpu import Gpu
+from joulewise.device.lease import Lease, Restored
+from joulewise.store.database import Database
+from joulewise.store.journal import Journal, MemoryJournal
+
+if TYPE_CHECKING:
+    from joulewise.cli.meter import Meter
+    from joulewise.cli.tuned import TuneResult
+    from joulewise.tune.online import Online
+    from joulewise.tune.status import Status, Summary
+
+_log = logging.getLogger("joulewise")
+
+_LOOK_S: Final = 0.5
+"""Between two looks at who runs on the GPUs, in their time; a look costs milliseconds."""
+_SETTLED_S: Final = 3.0
+"""Ranks of one job appear on their GPUs within so long of each other; then its GPUs are known."""
+_PATIENCE_S: Final = 10.0
+"""How long the end of the tuner is waited for, in wall time: the command's exit code must not hang on ours."""
+_NOT_KEPT: Final = "this run is not kept"
+
+
+class Tuning:
+    """Tunes a command on the GPUs of ``found``. Use ``with``; ``environment``, ``begin``, ``finish``, then ``end``.
+
+    Making it raises BadSpec for an objective that these GPUs cannot serve; nothing later raises.
+    """
+
+    def __init__(
+        self,
+        found: OpenGpus,
+        wanted: Wanted,
+        command: Sequence[str],
+        *,
+        dry_run: bool = False,
+        seed: int | None = None,
+        reason: str = "",
+    ) -> None:
+        self._found, self._wanted, self._reason = found, wanted, reason
+        self._command = tuple(masked(command))
+        """As it is kept: others may read a report."""
+        self._objective = wanted.objective([gpu.info for gpu in found.gpus]) if found.gpus else None
+        self._untuned = why_never(found)
+        self._chosen, self._outside = found.named or len(found.gpus) == 1, counted_outside(found)
+        self._dry_run = dry_run
+        self._seed = secrets.randbelow(2**31) if seed is None else seed
+        self.run = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+        self._notes: list[str] = []
+        self._database = self._opened()
+        self._journal: Journal = MemoryJournal()
+        self._stack = ExitStack()
+        self._marks = Path()
+        self._meter: Meter | None = None
+        self._online: Online | None = None
+        self._summary: Summary | None = None
+        self._lease: Lease | None = None
+        self._restored: tuple[Restored, ...] = ()
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._used: list[Gpu] = []
+        self._said = ""
+
+    def __enter__(self) -> Tuning:
+        from joulewise.monitor import steps
+
+        try:
+            self._marks = self._stack.enter_context(steps.directory())
+        except OSError as error:
+            self._notes.append(f"no hooks: {(error.strerror or str(error)).lower()}; the pace comes from the sensors")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.finish()
+        self._give_back()
+        self._stack.close()
+
+    def environment(self, environ: Mapping[str, str]) -> Mapping[str, str]:
+        """``environ`` with what makes the command tell its steps."""
+        from joulewise.frameworks import inject
+
+        return environ if self._marks == Path() else inject.environment(environ, self._marks)
+
+    def begin(self, meter: Meter) -> None:
+        """The command has started: begin to watch it."""
+        self._meter = meter
+        if self._untuned is None:
+            self._thread = threading.Thread(target=self._work, name="joulewise tuner", daemon=True)
+            self._thread.start()
+
+    def status(self) -> Status | None:
+        """How it stands; None while the tuner has not begun."""
+        return self._online.status() if self._online is not None else None
+
+    @property
+    def waiting(self) -> str:
+        """What is waited for while there is no status, in words."""
+        return self._untuned or "waiting for the command to use a GPU"
+
+    def news(self) -> list[str]:
+        """A line if what was held has been lost since the last call."""
+        status = self.status()
+        note = status.note if status is not None else ""
+        if note == self._said or not note.startswith(LOST):
+            return []
+        self._said = note
+        return [f"{plainly(note)}; the command goes on"]
+
+    def finish(self) -> None:
+        """The command has ended: stop tuning. Idempotent."""
+        if self._ended.is_set():
+            return
+        self._ended.set()
+        if self._online is not None:
+            self._online.stop()
+        if self._thread is not None:
+            self._thread.join(_PATIENCE_S)
+            if self._thread.is_alive():
+                self._notes.append(f"the tuner did not end within {_PATIENCE_S:g} s: a driver that hangs? see 'doctor'")
+
+    def end(self) -> TuneResult:
+        """Give everything back and say how it went."""
+        from joulewise.cli.claim import Claim
+        from joulewise.cli.story import Story
+        from joulewise.cli.tuned import TuneResult
+
+        self._give_back()
+        self._notes += left_behind(self._used or self._found.gpus, self._marks)
+        try:
+            story = Story.of(event for _, event in self._journal.read())
+        except JoulewiseError as error:
+            story = Story.of(())
+            self._notes.append(f"what was tuned cannot be told: {error}")
+        kept = self._kept()
+        summary = self._summary
+        return TuneResult(
+            self.run,
+            story,
+            Claim.of(story),
+            self._wanted.says(),
+            gpus=max(1, len(self._used)),
+            untuned=self._why_untuned(summary),
+            advice=summary.advice[0] if summary is not None and summary.advice else None,
+            notes=tuple(dict.fromkeys(self._notes)),
+            restored=self._restored,
+            expected=_expected(summary),
+            kept=kept,
+        )
+
+    # The thread.
+
+    def _work(self) -> None:
+        try:
+            self._used = self._await_gpus()
+            if self._used:
+                self._tune(self._used)
+        except Exception as error:  # a bug of ours is a line of the result, never the command's
+            self._untuned = f"the tuner failed: {type(error).__name__}: {error}"
+            _log.debug("the tuner failed", exc_info=True)  # with --verbose
+
+    def _await_gpus(self) -> list[Gpu]:
+        """The GPUs that the command uses, once it does; none if it ends first."""
+        gpus = self._found.gpus
+        time = gpus[0].time
+        since_s, last = time.now_s(), None
+        while not self._ended.is_set():
+            used = [gpu for gpu in gpus if uses(gpu, self._marks, chosen=self._chosen, outside=self._outside)]
+            if [gpu.info.uuid for gpu in used] != last:
+                since_s, last = time.now_s(), [gpu.info.uuid for gpu in used]
+            if used and (len(used) == len(gpus) or time.now_s() - since_s >= _SETTLED_S):
+                return used
+            time.sleep(_LOOK_S)
+        return []
+
+    def _tune(self, gpus: list[Gpu]) -> None:
+        from joulewise.cli import recurring
+        from joulewise.monitor.sampler import Sampler
+        from joulewise.monitor.steps import StepFeed
+        from joulewise.store.memory import Memory
+        from joulewise.tune.online import build
+
+        assert self._meter is not None
+        hopeless = None if self._found.simulated else no_rights()
+        if hopeless and not self._dry_run:
+            self._untuned, self._dry_run = hopeless, True
+        infos = [gpu.info for gpu in gpus]
+        work = recurring.workload(self._command, [info.name for info in infos])
+        self._open_journal(work.fingerprint(), [info.uuid for info in infos])
+        sampler = self._meter.sampler
+        if sampler is not None and len(gpus) < len(sampler.tracks):
+            # Of our own for some of them; locks elsewhere, or the meter's sampler would be the only one to poll.
+            sampler = self._stack.enter_context(Sampler(gpus, lock_directory=self._marks))
+        online = build(
+            gpus,
+            lease=None if self._dry_run else self._take,
+            feed=StepFeed(self._marks, gpus[0].time),
+            objective=self._objective,
+            seed=self._seed,
+            journal=self._journal,
+            memory=Memory(self._database) if self._database is not None else None,
+            fingerprint=work.fingerprint(),
+            run=self.run,
+            facts={
+                **self._wanted.facts(),
+                **recurring.whereabouts(),
+                "command": list(self._command),
+                "wanted": self._wanted.says(),
+                "started": datetime.now(UTC).isoformat(timespec="seconds"),
+                "simulated": self._found.simulated,
+                "virtual": self._found.virtual,
+            },
+            dry_run=self._dry_run,
+            sampler=sampler,
+        )
+        self._online = online
+        if self._ended.is_set():
+            online.stop()
+        self._summary = gpus[0].time.run(online.loop())
+
+    def _open_journal(self, fingerprint: str, uuids: list[str]) -> None:
+        """A journal on disk: that of the same work if it was killed, else a new one. In memory for a dry run."""
+        from joulewise.cli import recurring
+        from joulewise.store import views
+        from joulewise.store.sql import SqliteJournal
+
+        if self._database is None or self._dry_run:
+            return
+        try:
+            before = views.runs(self._database, most=50)
+            killed = recurring.interrupted(before, fingerprint, uuids, self._wanted.says())
+            if killed is not None:
+                journal = SqliteJournal(self._database, killed.name)
+                list(journal.read())  # one that cannot be read cannot be gone on with
+                self.run, self._seed = killed.name, int(killed.facts.get("seed", self._seed))
+                self._notes.append(f"goes on with run {killed.name}, which was interrupted")
+        except NotKept as error:  # damaged, or a newer version's: the job is tuned all the same
+            self._database = None
+            self._notes.append(f"{_NOT_KEPT}: {error}")
+            return
+        except (BadSpec, TypeError, ValueError) as error:
+            _log.debug("the run that was interrupted: %s", error)
+        self._journal = SqliteJournal(self._database, self.run)
+
+    def _take(self) -> Lease:
+        """A lease on the GPUs that are used; the tuner asks again for a while if it is refused."""
+        from joulewise.cli.held import take
+
+        if self._ended.is_set():
+            raise LeaseLost("the command has ended")
+        self._lease = take(self._found, self._used, None, self._reason)
+        return self._lease
+
+    def _opened(self) -> Database | None:
+        try:
+            return Database()
+        except NotKept as error:
+            self._notes.append(f"{_NOT_KEPT}: {error}")
+            return None
+
+    # The end.
+
+    def _kept(self) -> bool:
+        """Whether the journal is where ``verify`` finds it; a note says why not, where that is news."""
+        from joulewise.store.sql import SqliteJournal
+
+        if not isinstance(self._journal, SqliteJournal):
+            return False
+        self._journal.flush()
+        if self._journal.trouble:
+            self._notes.append(f"{_NOT_KEPT}: {self._journal.trouble}")
+        return self._journal.trouble is None
+
+    def _give_back(self) -> None:
+        lease, self._lease = self._lease, None
+        if lease is None:
+            return
+        try:
+            self._restored = lease.release().restored
+        except JoulewiseError as error:
+            self._notes.append(f"what was set may not have been given back: {error}")
+
+    def _why_untuned(self, summary: Summary | None) -> str | None:
+        """Why the tuner never began; None where it did."""
+        if self._untuned is not None or summary is not None:
+            return self._untuned  # what the tuner found is in the journal
+        if self._used:
+            return "the command ended before it could be measured"
+        not_told = why_not_told(self._found.gpus, chosen=self._chosen, outside=self._outside)
+        return not_told or "the command ended without having used a GPU" + _of(self._found)
+
+
+def _expected(summary: Summary | None) -> tuple[tuple[float, float], ...]:
+    """The believed frontier of the job's first phase, relative to default."""
+    points = next(iter(summary.frontiers.values()), None) if summary is not None else None
+    if points is None:
+        return ()
+    base = next((point for point in points if point.setting == DEFAULT), points.fastest)
+    return tuple((point.time_s / base.time_s - 1, point.energy_j / base.energy_j - 1) for point in points)
+
+
+def _of(found: OpenGpus) -> str:
+    return f" ({found.why})" if found.why else ""

@@ -1,0 +1,201 @@
+"""``joulewise verify``: recompute what a report claims from the journal of its run, and say what does not fit.
+
+It believes the journal's blocks and nothing else: neither the numbers of the report nor those that the run itself
+wrote down. Baseline windows are drawn again from the seed that was journalled before the first of them, and the whole
+page is written again from the journal and compared, letter by letter. The curve of power between blocks, and what the
+tuner expected, are not in the journal: of these only that the page shows what it carries.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from joulewise.cli import FAILED
+from joulewise.core.errors import BadSpec
+from joulewise.core.event import Event
+
+if TYPE_CHECKING:
+    from joulewise.cli.story import Story
+
+_DATABASE = "Look in this file instead of the usual one."
+
+
+def verify(
+    report: Annotated[str, typer.Argument(metavar="REPORT", help="A report (HTML), or a run as 'history' names it.")],
+    journal: Annotated[Path | None, typer.Option(metavar="FILE", help=_DATABASE)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The answer as one JSON object.")] = False,
+) -> None:
+    """Recompute a report's saving from the journal of its run.
+
+      joulewise verify out/report.html
+      joulewise verify 20260314-101500-3f2a
+
+    Exit code: 0 if the journal bears it out; 1 with every discrepancy if it
+    does not; 2 if there is no such report or journal.
+    """
+    from joulewise.store import Database, SqliteJournal, views
+
+    page = _read(Path(report)) if Path(report).suffix.lower() in (".html", ".htm") or Path(report).is_file() else None
+    database = Database(journal)
+    if journal is not None and not journal.is_file():
+        raise BadSpec(f"--journal {journal} is no file; name a joulewise.db")
+    told = _carried(page, report) if page is not None else None
+    if told is not None:
+        _refuse_without_proof(told, report)
+    try:
+        name = views.named(database, str(told["run"]) if told else report)
+    except BadSpec as error:
+        raise BadSpec(f"{error}; a journal kept elsewhere is named with --journal FILE") from None
+    events = [event for _, event in SqliteJournal(database, name).read()]
+    if not events:
+        raise BadSpec(f"run {name} has no events in {database.path}; there is nothing to verify")
+    found = check(events, told, page)
+    if as_json:
+        print(json.dumps({"run": name, **found}, allow_nan=False))
+    else:
+        _say(name, found)
+    raise typer.Exit(FAILED if found["problems"] else 0)
+
+
+def check(events: list[Event], told: dict[str, Any] | None, page: str | None) -> dict[str, Any]:
+    """What the journal proves (``claim``, ``headline``, ``windows``) and every discrepancy (``problems``).
+
+    ``told`` and ``page`` are what a report carries and shows; without them the journal is checked against itself.
+    """
+    from joulewise.cli import outcome
+    from joulewise.cli.claim import Claim
+    from joulewise.cli.story import Story
+    from joulewise.cli.words import plainly
+    from joulewise.tune.verify import verify as recompute
+
+    problems: list[str] = []
+    if told is not None:
+        # A run that was restarted after its report was written has gone on in the same journal.
+        count = told.get("events")
+        if not isinstance(count, int) or count > len(events):
+            problems.append(f"the report was made from {count} events, the journal has {len(events)}")
+        else:
+            events = events[:count]
+    story = Story.of(events)
+    claim = Claim.of(story)
+    verified = recompute(events)
+    problems += map(plainly, verified.problems)
+    if told is not None:
+        if told.get("digest") != story.digest():
+            problems.append("the journal is not the one that the report was made from: its events were changed since")
+        problems += _differences(told["claim"], claim.to_json())
+    if page is not None and told is not None:
+        problems += _other_parts(page, told, story)
+    return {
+        "headline": outcome.headline(story, claim),
+        "claim": claim.to_json(),
+        "held": claim.held,
+        "windows": verified.proof.windows,
+        "seed": story.facts.get("seed"),
+        "problems": problems,
+    }
+
+
+def _refuse_without_proof(told: dict[str, Any], name: str) -> None:
+    """BadSpec for a report that claims nothing, or that nobody can check."""
+    from joulewise.cli.report import FORMAT
+
+    facts = told.get("facts")
+    if isinstance(facts, dict) and facts.get("dry_run"):
+        raise BadSpec(f"{name} is of a dry run: nothing was set and nothing is claimed, so there is nothing to verify")
+    if not told["run"] or told.get("proves") is False:
+        raise BadSpec(f"{name} is of a run that was not tuned: nothing is claimed, so there is nothing to verify")
+    if told.get("kept") is False:
+        raise BadSpec(f"{name} is of a run whose journal could not be kept, as it says: nobody can verify it")
+    if told.get("format") != FORMAT:
+        _refuse_other_version(told)
+
+
+def _refuse_other_version(told: dict[str, Any]) -> None:
+    run, version = told["run"], told.get("version", "an older version")
+    raise BadSpec(
+        f"the report was written by joulewise {version}, and its page cannot be drawn again by this one; 'joulewise "
+        f"verify {run}' checks the journal, 'joulewise history {run} --report NEW.html' writes the report anew"
+    )
+
+
+def _other_parts(page: str, told: dict[str, Any], story: Story) -> list[str]:
+    """The parts of a page that are not what the journal makes of them."""
+    import joulewise
+    from joulewise.cli.report import page as drawn
+    from joulewise.cli.report import parts
+    from joulewise.cli.report_figures import Beyond
+
+    try:
+        beyond = Beyond.from_json(told.get("beyond"))
+    except ValueError as error:
+        return [f"the report is damaged: {error}"]
+    again = drawn(story, beyond).encode("utf-8", "replace").decode()
+    if page == again:
+        return []
+    if told.get("version") != joulewise.__version__:
+        _refuse_other_version(told)
+    ours, theirs = parts(again), parts(page)
+    names = [name for name in dict.fromkeys((*ours, *theirs)) if ours.get(name) != theirs.get(name)]
+    return [f"the report's page is not what the journal says: {name}" for name in names or ["the order of its parts"]]
+
+
+def _differences(said: dict[str, Any], is_so: dict[str, Any]) -> list[str]:
+    """Numbers of a claim that differ by more than the writing of floats can explain."""
+    differ = []
+    for key, value in is_so.items():
+        other = said.get(key)
+        same = other == value
+        if isinstance(value, float) and isinstance(other, (int, float)) and not isinstance(other, bool):
+            same = math.isclose(value, other, rel_tol=1e-9, abs_tol=1e-12)
+        if not same:
+            differ.append(f"the report says {_shown(key, other)}, the journal {_shown(key, value)}")
+    return differ
+
+
+def _shown(key: str, value: object) -> str:
+    """A number of a claim with its name, as people read it."""
+    name = key.removesuffix("_j").removesuffix("_s").replace("_half", " ±").replace("_", " ")
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        unit = " J" if key.endswith("_j") else " s" if key.endswith("_s") else ""
+        return f"{name} {value:.6g}{unit}" if unit else f"{name} {100 * value:+.4f} %"
+    return f"{name} {value}"
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8")
+    except OSError as error:
+        raise BadSpec(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from None
+    except UnicodeDecodeError:
+        raise BadSpec(f"{path} is no report: not text; name the HTML file that 'run --report' wrote") from None
+
+
+def _carried(page: str, name: str) -> dict[str, Any]:
+    from joulewise.cli.report import carried
+
+    try:
+        return carried(page)
+    except ValueError as error:
+        raise BadSpec(f"{name} is no report of joulewise: {error}; name what 'run --report' wrote") from None
+
+
+def _say(name: str, found: dict[str, Any]) -> None:
+    """The answer first, then why."""
+    problems = found["problems"]
+    print(f"run {name}: {found['headline']}")
+    if not problems:
+        windows, seed = found["windows"], found["seed"]
+        several = f"{windows} baseline windows where seed {seed} drew them"
+        lie = f"1 baseline window where seed {seed} drew it" if windows == 1 else several if windows else ""
+        what = "" if found["held"] else "; nothing was held, so no saving is claimed"
+        print("verified: recomputed from the journal" + (f"; {lie}" if lie else "") + what)
+        return
+    print(f"NOT verified: {len(problems)} discrepanc{'ies' if len(problems) > 1 else 'y'}")
+    for problem in problems:
+        print(f"  {problem}")

@@ -1,0 +1,484 @@
+"""The ruler: how far a job has got, by the best signal there is, and what its comparable work took in time and joules.
+
+Four rungs, finest first: steps told by hooks; a period found in power and utilisation; the work rate that activity
+counters show; none. The rung in use is stated with its resolution, and what is finer than it is not judged. A stretch
+is measured after the fact, from what sampler and hooks have kept: only clean work counts (``steplog``), its energy
+comes from the sampler's tracks (``estimate``), and both carry honest errors.
+
+It reads the sampler's tracks and never the hardware, except for activity counters, which cost a call and are read only
+when somebody wants them. It decides nothing: what to run next is the tuner's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from joulewise.core.block import Rung
+from joulewise.core.errors import NoReading
+from joulewise.core.knob import DEFAULT
+from joulewise.core.measurement import Reading, Throttle
+from joulewise.monitor.counters import Activity, CounterSource
+from joulewise.monitor.estimate import estimate
+from joulewise.monitor.period import Found, Signal, find, resolution
+from joulewise.monitor.sampler import Sampler
+from joulewise.monitor.scatter import Scatter
+from joulewise.monitor.steplog import KEPT_STEPS, Step, StepLog
+from joulewise.monitor.steps import Feed
+from joulewise.monitor.track import AROUND_S, Extract, Track
+
+ENOUGH_STEPS = 8
+"""Steps after which hooks are believed to mark the job's pace."""
+PERIOD_FIRST_S = 25.0
+"""Seconds of readings before a period is looked for: five of 5 s, and what GPOEO takes."""
+PERIOD_AGAIN_S = 5.0
+PERIOD_LEAST_S, PERIODS_LEAST = 12.0, 10.0
+"""Seconds and periods without which a period is no measure of a setting: the detector wants 64 readings, and its error
+is the scatter over the periods that it sees."""
+HOOK_WAIT_S = 120.0
+"""A job whose hooks have said hello is given so long to take its first steps (compilation) before power is asked."""
+WAITS_S = 10.0
+"""A job without hooks is watched so long before another ruler than steps is considered."""
+GIVE_UP_S = 90.0
+"""After so long without steps or a period the job counts as one whose pace cannot be told by them."""
+STAMP_S = 2e-4
+"""Error of one step's end: CUDA events are good to microseconds, host stamps to some 0.1 ms under load."""
+UNMARKED_S, UNMARKED_STEPS = 10.0, 5.0
+"""Work without a step for so long, in seconds and usual steps, is not the work that steps were measured on."""
+PAUSED_S = 3.0
+"""A pause that the job marked is such work after so long; for a shorter one nobody switches twice."""
+FORSAKEN = 3.0
+"""After so many times as long the hooks are not believed to come back soon: another ruler is looked for."""
+LONG_STEP_S = 30.0
+"""Steps longer than this are a poorer ruler than counters: a handful of them takes minutes at each setting."""
+LONGEST_S = 96.0
+"""No stretch is asked to be longer: tracks remember two minutes."""
+GOES_DOWN = (0.97, 1.5)
+"""What a period may become under a setting: no iteration gets shorter by slower clocks (an alias does)."""
+_BUSY_STEPS = 3.0  # a job is at work until so many usual steps have passed without one, whatever utilisation shows
+_LONG = "hooks tell steps that are too long to compare settings by"
+_ACTIVITY_S = 1.0  # counters are read at most once in so long while they are the ruler
+_AWAKE = 0.02  # utilisation above this is work
+_CAPPED = 0.3  # share of busy readings held back by the power limit that makes a stretch "capped"
+
+
+@dataclass(frozen=True, slots=True)
+class Clean:
+    """The comparable work in a stretch of time."""
+
+    intervals: tuple[tuple[float, float], ...]
+    """When it was done, in order, without overlap."""
+    work: float
+    duration_s: float
+    time_error: float
+    """One relative standard error of ``duration_s / work``."""
+    left_out: Mapping[str, float] = field(default_factory=dict)
+    """Reason → seconds that were left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What clean work took on all GPUs."""
+
+    energy_j: float
+    error_j: float
+    sm_mhz: float | None
+    power_capped: bool | None
+
+
+class Ruler:
+    """Measures one job on the GPUs of ``sampler``. For one thread."""
+
+    def __init__(
+        self, sampler: Sampler, feed: Feed | None = None, counters: Sequence[CounterSource | None] = ()
+    ) -> None:
+        self.sampler = sampler
+        self.log = StepLog()
+        self.rung = Rung.UNKNOWN
+        self.says = "watching the job"
+        self._feed = feed
+        self._counters = [each for each in counters if each is not None]
+        self._fresh: list[Step] = []
+        self._scatters: dict[str, Scatter] = {}
+        self._found: Found | None = None
+        self._busy_since_s: float | None = None
+        self._looked_s = -math.inf
+        self._rates: list[tuple[float, float, float]] = []  # from, to, work a second
+        self._rates_due_s = -math.inf
+        self._read_s = -math.inf
+        self._unmarked_s = 0.0  # busy seconds since the last step
+        self._switched: deque[tuple[float, bool]] = deque([(-math.inf, False)], maxlen=64)  # since when, set or not
+        self._steps_told = 0
+        self._steps_before = 0  # steps that hooks had told when they fell silent
+        self._heads: dict[float, list[Extract]] = {}  # what was read around the ends of long steps
+
+    # Keeping up.
+
+    def read(self) -> None:
+        """Take in what hooks have marked since the last call, and settle on a rung."""
+        now_s = self.sampler.time.now_s()
+        if self._feed is not None:
+            self._fresh += self.log.take(self._feed.read())
+        self._watch_silence(now_s)
+        self._keep_heads(now_s)
+        if self.rung is not Rung.STEPS:
+            self._settle(now_s)
+        if self.rung_in(self.phase) is Rung.ACTIVITY and now_s >= self._rates_due_s:
+            self._rates_due_s = now_s + _ACTIVITY_S
+            self._count_activity()
+
+    def fresh(self) -> list[Step]:
+        """The steps that have ended since the last call; a step that short ones have joined since may come again."""
+        fresh, self._fresh = self._fresh, []
+        return fresh
+
+    @property
+    def phase(self) -> str:
+        """The phase that the job has marked; empty where it marks none."""
+        return self.log.phase
+
+    @property
+    def busy(self) -> bool:
+        """Whether the job is at work: any of its GPUs shows it, or steps keep coming."""
+        return self._steps_come(self.sampler.time.now_s()) or any(self._works(track) for track in self.sampler.tracks)
+
+    @property
+    def unmarked(self) -> str:
+        """What the job does instead of what steps were measured on, in words, once that has lasted a while; empty
+        while steps come, or nothing runs, or another ruler serves."""
+        if not self._steps_rule:
+            return ""
+        if self.log.paused and self._unmarked_s >= PAUSED_S:
+            return f"{self.log.paused}, which the setting was not measured on"
+        if self._unmarked_s >= self._patience_s:
+            return f"at work for {self._unmarked_s:.0f} s without a step: not what the setting was measured on"
+        return ""
+
+    @property
+    def _steps_rule(self) -> bool:
+        """Whether single steps are the ruler now, and not the visits of a marked phase that has none."""
+        visits = bool(self.phase) and self.log.stepless(self.phase, self.sampler.time.now_s())
+        return self.rung is Rung.STEPS and not visits
+
+    @property
+    def _patience_s(self) -> float:
+        return max(UNMARKED_S, UNMARKED_STEPS * (self.usual_s(self.phase) or 0.0))
+
+    def _watch_silence(self, now_s: float) -> None:
+        """Add up work without steps; when it goes on for long, the hooks are no ruler any more."""
+        passed_s, self._read_s = min(now_s - self._read_s, 1.0), now_s
+        last_s = self.log.last_s
+        if last_s is None or self.log.steps_seen != self._steps_told:
+            self._steps_told, self._unmarked_s = self.log.steps_seen, 0.0
+        elif self.busy:
+            self._unmarked_s += passed_s
+        else:
+            self.log.seen_idle(now_s)
+        if self._steps_rule and not self.log.paused and self._unmarked_s >= FORSAKEN * self._patience_s:
+            self.rung, self._busy_since_s = Rung.UNKNOWN, now_s
+            self._steps_before, self._looked_s = self.log.steps_seen, -math.inf
+            self.says = f"at work for {self._unmarked_s:.0f} s without a step: hooks tell its pace no longer"
+
+    def _steps_come(self, now_s: float) -> bool:
+        last_s, usual_s = self.log.last_s, self.log.usual_s(self.phase)
+        return last_s is not None and usual_s is not None and now_s - last_s <= _BUSY_STEPS * usual_s
+
+    def _keep_heads(self, now_s: float) -> None:
+        """Around the ends of long steps keep what was read: tracks forget it before a block of them is over."""
+        usual_s, last_s = self.log.usual_s(self.phase), self.log.last_s
+        if usual_s is None or usual_s < LONG_STEP_S or last_s is None or last_s in self._heads:
+            return
+        if now_s >= last_s + AROUND_S:
+            self._heads[last_s] = [track.extract(last_s, last_s) for track in self.sampler.tracks]
+            for old_s in list(self._heads)[:-KEPT_STEPS]:
+                del self._heads[old_s]
+
+    def activity(self) -> dict[str, float]:
+        """Mean shares of the activity counters over all GPUs since the last call; empty without counters."""
+        seen = [shares for source in self._counters if (shares := _known(source.read()))]
+        names = set.intersection(*(set(each) for each in seen)) if seen else set()
+        return {name: sum(each[name] for each in seen) / len(seen) for name in sorted(names)}
+
+    def _settle(self, now_s: float) -> None:
+        unit_s = self.log.usual_s(self.log.phase)
+        if self.log.steps_seen >= self._steps_before + ENOUGH_STEPS and unit_s is not None:
+            if self.rung is Rung.UNKNOWN or unit_s <= LONG_STEP_S:
+                self.rung, self.says = Rung.STEPS, f"steps of {1e3 * unit_s:.4g} ms, told by hooks"
+            elif _LONG not in self.says:
+                self.says = f"{self.says}; {_LONG} ({unit_s:.0f} s)"
+            return
+        if self.rung is Rung.PERIOD:
+            return
+        if not self.busy:
+            return
+        if self._busy_since_s is None:
+            self._busy_since_s = now_s
+        busy_s = now_s - self._busy_since_s
+        hooked = self.log.greeted or self.log.steps_seen > 0
+        patience_s = HOOK_WAIT_S if hooked and not self._steps_before else WAITS_S
+        if busy_s < max(patience_s, PERIOD_FIRST_S) or now_s < self._looked_s + PERIOD_AGAIN_S:
+            return
+        self._looked_s = now_s
+        found = self._find(now_s - min(busy_s, 60.0), now_s, near=None)
+        self.says = found.says
+        alias_s = found.period.alias_s if found.period is not None else None
+        if alias_s is not None:
+            self.says = f"{found.says}, which steps of {1e3 * alias_s:.3g} ms would look like too"
+        if found.kind == "stable" and found.period is not None and alias_s is None:
+            self.rung, self._found = Rung.PERIOD, found
+        elif busy_s > patience_s + GIVE_UP_S:
+            if self._counters and self.rung is Rung.UNKNOWN:
+                self.rung = Rung.ACTIVITY
+                self.says = f"work rate by activity counters ({self.says})"
+            elif not self._counters:
+                self.says = f"{self.says}, and this GPU has no activity counters: the job's pace is unknown"
+
+    # Measuring.
+
+    def rung_in(self, phase: str) -> Rung:
+        """The rung in use in a phase: where a job marks steps in some phases only, counters serve in the others."""
+        if self.rung is Rung.STEPS and self._counters and phase:
+            return Rung.ACTIVITY if self.log.stepless(phase, self.sampler.time.now_s()) else Rung.STEPS
+        return self.rung
+
+    def usual_s(self, phase: str = "") -> float | None:
+        """The usual seconds a unit of work at whatever setting ran last; None while unknown."""
+        rung = self.rung_in(phase)
+        if rung is Rung.STEPS:
+            return self.log.usual_s(phase)
+        if rung is Rung.PERIOD and self._found is not None and self._found.period is not None:
+            return self._found.period.period_s
+        return 1.0 if rung is Rung.ACTIVITY else None
+
+    def least_s(self, phase: str = "") -> float:
+        """The shortest stretch that this ruler can measure at all; 0 where steps are told."""
+        rung, unit_s = self.rung_in(phase), self.usual_s(phase)
+        if rung is Rung.PERIOD and unit_s is not None:
+            return max(PERIOD_LEAST_S, PERIODS_LEAST * unit_s)
+        if rung is not Rung.ACTIVITY:
+            return 0.0
+        # Where steps are known but too long to be the ruler, a stretch holds one: its parts may be of different kinds.
+        return max(4.0 * _ACTIVITY_S, min(LONGEST_S, self.log.usual_s(phase) or 0.0))
+
+    def resolution(self, duration_s: float, phase: str = "") -> float:
+        """Relative standard error of unit time over a stretch of ``duration_s``; infinite while nothing is known."""
+        if self.rung is Rung.PERIOD and self._found is not None:
+            return resolution(self._found, duration_s)
+        usual_s, rung = self.usual_s(phase), self.rung_in(phase)
+        if usual_s is None:
+            return math.inf
+        scatter = self._scatter(phase if rung is Rung.STEPS else f"{phase} rates")
+        return max(scatter.error(duration_s / usual_s), STAMP_S / duration_s)
+
+    def switched(self, from_s: float, to_s: float, setting: Hashable = None) -> None:
+        """``setting`` came into force between these moments: nothing that overlaps them is comparable."""
+        self.log.switched(from_s, to_s, setting)
+        self._switched.append((from_s, setting not in (None, DEFAULT)))
+
+    def clean(self, from_s: float, to_s: float, phase: str = "") -> Clean | None:
+        """The comparable work of a phase between two moments, or None where there is none (yet)."""
+        rung = self.rung_in(phase)
+        if rung is Rung.STEPS:
+            return clean_steps(self.log.steps(from_s, to_s, phase), self._scatter(phase))
+        if rung is Rung.PERIOD:
+            return self._clean_periods(from_s, to_s)
+        if rung is Rung.ACTIVITY:
+            return self._clean_activity(from_s, to_s, phase)
+        return None
+
+    def progress(self, from_s: float, to_s: float, phase: str = "") -> tuple[float, float]:
+        """Clean work and its seconds so far, cheaply: what tells when a stretch is long enough."""
+        if self.rung_in(phase) is Rung.STEPS:
+            good = [step for step in self.log.steps(from_s, to_s, phase) if not step.dirt]
+            return sum(step.work for step in good), sum(step.duration_s for step in good)
+        unit_s = self.usual_s(phase)
+        length_s = max(0.0, to_s - from_s)
+        return (length_s / unit_s if unit_s else 0.0), length_s
+
+    def error_of(self, phase: str, setting: Hashable, from_s: float, to_s: float, unit_s: float, error: float) -> float:
+        """What a stretch's unit time really errs by: ``error``, and what stretches beside it disagree by."""
+        return self._scatter(phase).beside(setting, from_s, to_s, unit_s, error)
+
+    def spent(self, intervals: Sequence[tuple[float, float]]) -> Spent | None:
+        """Energy, clock and limiter over stretches of clean work, summed over the GPUs; None where nothing was read."""
+        energy_j = variance = 0.0
+        for from_s, to_s, holes_s in _bridged(intervals):
+            heads = self._heads.get(from_s, [None] * len(self.sampler.tracks))
+            for track, head in zip(self.sampler.tracks, heads, strict=True):
+                if track.lost is not None and (track.seen_s or -math.inf) < to_s:
+                    return None
+                try:
+                    found = estimate(from_s, to_s, track.witness(from_s, to_s, head)())
+                except NoReading:
+                    return None
+                share = 1.0 - holes_s / (to_s - from_s)
+                energy_j += share * found.energy_j
+                variance += (share * found.error_j) ** 2
+        if not energy_j > 0:
+            return None
+        readings = [reading for track in self.sampler.tracks for reading in _within(track, intervals)]
+        return Spent(energy_j, math.sqrt(variance), _mean_mhz(readings), _capped(readings))
+
+    def _clean_periods(self, from_s: float, to_s: float) -> Clean | None:
+        known = self._found.period if self._found else None
+        if known is None or to_s - from_s < 2.0 * known.period_s:
+            return None
+        found = self._find(from_s, to_s, near=self._found)
+        if found.period is None or found.kind != "stable":
+            return None
+        duration_s, error = to_s - from_s, found.period.error_s / found.period.period_s
+        return Clean(((from_s, to_s),), duration_s / found.period.period_s, duration_s, error)
+
+    def _clean_activity(self, from_s: float, to_s: float, phase: str) -> Clean | None:
+        inside = [rate for rate in self._rates if rate[0] >= from_s - 1e-9 and rate[1] <= to_s + 1e-9]
+        if len(inside) < 3:
+            return None
+        lengths_s = [to - start for start, to, _ in inside]
+        work = sum(length_s * rate for length_s, (_, _, rate) in zip(lengths_s, inside, strict=True))
+        if not work > 0:
+            return None
+        scatter = self._scatter(f"{phase} rates")
+        scatter.add([1.0 / rate for _, _, rate in inside])
+        intervals = merged([(start, to) for start, to, _ in inside])
+        return Clean(intervals, work, sum(lengths_s), scatter.error(len(inside)))
+
+    def _scatter(self, phase: str) -> Scatter:
+        return self._scatters.setdefault(phase, Scatter())
+
+    def _find(self, from_s: float, to_s: float, near: Found | None) -> Found:
+        track = max(self.sampler.tracks, key=_liveliness)
+        timing = track.gpu.info.sensors
+        readings = [reading for reading in track.readings(from_s) if reading.time_s <= to_s]
+        signals = [
+            _signal(
+                "power",
+                readings,
+                [r.power_w for r in readings],
+                timing.power_update_s,
+                timing.power_window_s,
+                "power_w" if timing.average_window_s is not None else "",
+            ),
+            _signal("utilization", readings, [r.utilization for r in readings], timing.utilization_update_s),
+        ]
+        if timing.average_window_s is not None:  # what the average of a second still shows is no alias
+            averages = [r.average_power_w for r in readings]
+            signals.append(_signal("average power", readings, averages, 0.1, timing.average_window_s, "power_w"))
+        known = [signal for signal in signals if signal is not None]
+        if near is None:
+            return find(known)
+        down = next(is_set for since_s, is_set in reversed(self._switched) if since_s <= from_s)
+        return find(known, near=near.period, ratio=GOES_DOWN) if down else find(known, near=near.period)
+
+    def _count_activity(self) -> None:
+        for source in self._counters[:1]:  # a synchronous job has one pace; one GPU's counters tell it
+            seen = source.read()
+            latest = self.sampler.tracks[0].latest
+            if seen is None or latest is None:
+                continue
+            rate = seen.work_rate(latest.sm_mhz, latest.memory_mhz, waits=len(self.sampler.tracks) > 1)
+            if rate is not None:
+                self._rates.append((seen.start_s, seen.end_s, rate))
+        del self._rates[:-1000]
+
+    def _works(self, track: Track) -> bool:
+        latest = track.latest
+        if latest is None:
+            return False
+        if latest.utilization is not None:
+            return latest.utilization > _AWAKE
+        idle_w = track.gpu.info.idle_power_w
+        return latest.power_w is not None and idle_w is not None and latest.power_w > 1.3 * idle_w
+
+
+def clean_steps(steps: Sequence[Step], scatter: Scatter) -> Clean | None:
+    """The comparable ones among steps, whose scatter is learnt from; None if there is none."""
+    good = [step for step in steps if not step.dirt]
+    if not good:
+        return None
+    left_out: dict[str, float] = {}
+    for step in steps:
+        if step.dirt:
+            left_out[step.dirt] = left_out.get(step.dirt, 0.0) + step.duration_s
+    work, duration_s = sum(step.work for step in good), sum(step.duration_s for step in good)
+    scatter.add([step.unit_s for step in good])
+    error = math.hypot(scatter.error(len(good)), math.sqrt(2.0) * STAMP_S / duration_s)
+    return Clean(merged([(step.start_s, step.end_s) for step in good]), work, duration_s, error, left_out)
+
+
+def merged(intervals: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
+    """Intervals in order, those that touch joined."""
+    joined: list[tuple[float, float]] = []
+    for from_s, to_s in intervals:
+        if joined and from_s - joined[-1][1] < 1e-6:
+            joined[-1] = (joined[-1][0], to_s)
+        else:
+            joined.append((from_s, to_s))
+    return tuple(joined)
+
+
+_HOLE_S = 0.15
+"""Holes shorter than this lie within the sensors' own blur (100 ms); they are taken out at the mean power."""
+
+
+def _bridged(intervals: Sequence[tuple[float, float]]) -> list[tuple[float, float, float]]:
+    """Intervals joined over short holes, with the holes' seconds."""
+    bridged: list[tuple[float, float, float]] = []
+    for from_s, to_s in intervals:
+        if bridged and from_s - bridged[-1][1] < _HOLE_S:
+            start_s, end_s, holes_s = bridged[-1]
+            bridged[-1] = (start_s, to_s, holes_s + from_s - end_s)
+        else:
+            bridged.append((from_s, to_s, 0.0))
+    return bridged
+
+
+def _within(track: Track, intervals: Sequence[tuple[float, float]]) -> list[Reading]:
+    """Busy readings inside the intervals."""
+    readings = track.readings(intervals[0][0])
+    found, place = [], 0
+    for reading in readings:
+        while place < len(intervals) and intervals[place][1] < reading.time_s:
+            place += 1
+        if place == len(intervals):
+            break
+        if reading.time_s >= intervals[place][0] and reading.utilization != 0:
+            found.append(reading)
+    return found
+
+
+def _mean_mhz(readings: Sequence[Reading]) -> float | None:
+    clocks = [reading.sm_mhz for reading in readings if reading.sm_mhz is not None]
+    return sum(clocks) / len(clocks) if clocks else None
+
+
+def _capped(readings: Sequence[Reading]) -> bool | None:
+    told = [Throttle.POWER_CAP in reading.throttle for reading in readings if reading.throttle is not None]
+    return sum(told) >= _CAPPED * len(told) if told else None
+
+
+def _liveliness(track: Track) -> float:
+    powers = [reading.power_w for reading in track.readings()[-100:] if reading.power_w is not None]
+    return float(np.std(powers)) if len(powers) > 1 else 0.0
+
+
+def _signal(
+    name: str,
+    readings: Sequence[Reading],
+    values: Sequence[float | None],
+    update_s: float,
+    window_s: float | None = None,
+    quantity: str = "",
+) -> Signal | None:
+    pairs = [(reading.time_s, value) for reading, value in zip(readings, values, strict=True) if value is not None]
+    if len(pairs) < 8:
+        return None
+    times_s, shown = np.array(pairs, dtype=np.float64).T
+    return Signal(name, times_s, shown, update_s, update_s if window_s is None else window_s, quantity)
+
+
+def _known(activity: Activity | None) -> dict[str, float]:
+    return activity.known() if activity is not None else {}

@@ -1,0 +1,542 @@
+"""The tuner of one job (one phase of it): which block to run next, and which setting to hold.
+
+What it is: a deterministic fold of blocks. `JobTuner.ask` gives the next `Move`, `JobTuner.tell` takes the block that
+came of it; the order of pairs and the times of proof windows are drawn from the seed. Why it exists: a job nobody
+knows has to be tuned while it runs, so every second spent on learning is paid for by the job itself. What it is not:
+a model (``model/dvfs`` believes), a test (``tune/guard`` judges), or a loop (``tune/online`` applies and measures).
+
+The way of a job:
+
+1. *baseline*: blocks with nothing set, until they are a good enough ruler for the bound.
+2. *probe*: settings are probed as long as what one would teach is worth more than what it costs, by the belief's own
+   account (``tune/choice``); one always, three at most.
+3. *verify*: the setting of highest expected gain is compared with the baseline, in pairs of blocks of equal work whose
+   order is drawn. It saves energy from its first block on. The belief learns from every pair, and a better setting may
+   take its place.
+4. *hold*: once the guard keeps it, the setting is held, with baseline windows at drawn times: they prove the saving,
+   notice a broken bound, and show when a deeper setting pays, which is then tried, and gone back from unless it is kept
+   too or is close to it. A setting so near the bound that a dozen pairs decide nothing is held as long as they speak
+   for it, and verified by what comes after.
+
+A job that nothing helps is left alone: the default is held and nothing is tried. The time account (``guard.Debt``) is
+in charge of the whole job's slowdown: while it has no room left, the baseline runs every other block.
+
+When the law is refuted by what was measured, ``tune/search`` proposes neighbours of the best setting instead.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulewise.core.block import Block, Move, Role, Rung
+from joulewise.core.decision import Decision, Expectation
+from joulewise.core.event import Event, Seen, Shifted
+from joulewise.core.frontier import Frontier
+from joulewise.core.knob import DEFAULT, Setting
+from joulewise.core.objective import MinEnergy, Objective, slowdown_bound
+from joulewise.model.dvfs import Belief
+from joulewise.tune.choice import LEAST_GAIN, UNVERIFIED, Worth, best_probe
+from joulewise.tune.coins import VOID
+from joulewise.tune.guard import AlphaBudget, Debt, candidate_first, line_of
+from joulewise.tune.hold import Hold, Length
+from joulewise.tune.outlook import Outlook
+from joulewise.tune.proof import PROOF_REASON, SHIFTS, Schedule
+from joulewise.tune.trial import Trial
+
+Array = NDArray[Any]
+
+
+class Stage(StrEnum):
+    """How far a job's tuning is."""
+
+    BASELINE = "baseline"
+    PROBE = "probe"
+    VERIFY = "verify"
+    HOLD = "hold"
+    ALONE = "left alone"
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """How long blocks are at least: units of work, and seconds. A switch costs 25 ms and the step it falls in."""
+
+    baseline: Length = (10.0, 3.0)
+    probe: Length = (6.0, 2.0)
+    pair: Length = (5.0, 1.0)
+    hold: Length = (10.0, 10.0)
+
+
+LENGTHS = Lengths()
+
+# A setting gives way to a better one only for this much more of the baseline's cost, beyond what the change costs.
+HYSTERESIS = 0.003
+# Pairs that a trial takes, more or less: a margin of one standard deviation of a pair is decided in nine.
+USUAL_PAIRS = 9
+MOST_BASELINES = 3
+MOST_PROBES = 3
+# How much longer a job is thought to go on: as long as it has run (nothing else is known), and this long at least.
+LEAST_AHEAD_S = 300.0
+# Pairs one after another before a candidate that they do not decide on is held; then the proof's windows go on.
+DENSE_PAIRS = 12
+# … or this many, if about a dozen more look like enough.
+MOST_PAIRS = 32
+# A setting is put on trial if it is within the bound with this chance at least, and given up below the other one.
+LEAST_CHANCE = 0.12
+HOPELESS = 0.03
+# A setting that is not verified is held, or put in the place of another one, with this chance at least; and in the
+# place of one that is verified with the other.
+FAIR_CHANCE = 0.5
+GOOD_CHANCE = 0.8
+# Trials before the choice is left as it is, until the job changes.
+MOST_TRIALS = 8
+# Pairs after which another setting is thought of: each doubling of the evidence, roughly.
+_THINK = frozenset({2, 4, 8, 12, 16, 20, 24, 32, 48, 64, 96, 128, 192, 256})
+
+
+class JobTuner:
+    """Tunes one phase of one job. ``debt`` and ``budget`` are the whole job's, shared by the tuners of its phases.
+
+    ``start`` is what an earlier run of the same work was best at: it is confirmed instead of probing.
+    """
+
+    def __init__(
+        self,
+        belief: Belief,
+        objective: Objective | None = None,
+        *,
+        seed: int = 0,
+        alpha: float = 0.05,
+        proof_share: float = 0.02,
+        proof_window_s: float = 2.0,
+        phase: str = "",
+        start: Setting | None = None,
+        debt: Debt | None = None,
+        budget: AlphaBudget | None = None,
+        lengths: Lengths = LENGTHS,
+    ) -> None:
+        self.objective: Objective = objective if objective is not None else MinEnergy()
+        self.bound = slowdown_bound(self.objective)
+        self.phase = phase
+        self.debt = debt or Debt(self.bound)
+        self.stage = Stage.BASELINE
+        self.chosen: Setting = DEFAULT
+        """What the job runs at, measurements aside."""
+        self.says = "measuring the baseline"
+        self.trials: list[Trial] = []
+        self._seed = seed
+        self._budget = budget or AlphaBudget(alpha)
+        self._start = start
+        self._lengths = lengths
+        schedule = Schedule(seed, proof_share, window_s=proof_window_s, phase=phase)
+        self._hold = Hold(schedule, seed=seed, window=(lengths.pair[0], proof_window_s), chunk=lengths.hold)
+        self._outlook = Outlook(belief, self.objective, seed=seed)
+        self._begun = 0  # trials so far, those before a shift included
+        self._probed: list[Setting] = []
+        self._refused: dict[Setting, float] = {}
+        self._trial: Trial | None = None
+        self._half: Block | None = None
+        self._pending: Move | None = None
+        self._worth: Worth | None = None
+        self._clock_s = 0.0
+        self._think_at_s = math.inf
+
+    @property
+    def belief(self) -> Belief:
+        """What is believed of this job."""
+        return self._outlook.belief
+
+    @property
+    def verified(self) -> bool:
+        """Whether what is held was kept by the guard."""
+        return self._trial is not None and bool(self._trial.verdict.kept)
+
+    # Asking
+
+    def ask(self) -> Move:
+        """What to run next; the same until something is told."""
+        if self._pending is None:
+            self._pending = self._next()
+        return self._pending
+
+    def _next(self) -> Move:
+        match self.stage:
+            case Stage.BASELINE:
+                return self._move(DEFAULT, Role.BASELINE, self._lengths.baseline, "the job as it runs by itself")
+            case Stage.PROBE:
+                return self._move(self.chosen, Role.PROBE, self._lengths.probe, self.says)
+            case Stage.ALONE:
+                return self._move(DEFAULT, Role.HOLD, self._lengths.hold, self.says)
+            case Stage.HOLD if not self._pair_is_due:
+                role, length = self._hold.next(self._outlook.unit_s)
+                if role is Role.PROOF:
+                    return self._move(DEFAULT, role, length, PROOF_REASON)
+                return self._move(self.chosen, role, length, self.says)
+            case _:
+                return self._half_pair()
+
+    def _half_pair(self) -> Move:
+        trial = self._current
+        if self._half is None:
+            line = line_of(self.phase, self._outlook.baseline[-1].rung)
+            candidate = candidate_first(self._seed, trial.number, trial.drawn, line)
+        else:
+            candidate = self._half.setting != trial.setting
+        if candidate:
+            return self._move(trial.setting, Role.CANDIDATE, self._pair_length, self.says)
+        reason = f"the baseline, to compare {_named(trial.setting)} with"
+        return self._move(DEFAULT, Role.REFERENCE, self._pair_length, reason)
+
+    def _move(self, setting: Setting, role: Role, length: Length, reason: str) -> Move:
+        work, least_s = length
+        expected = Expectation()
+        if self._worth is not None and setting in self._worth.settings:
+            expected = Expectation(*self._worth.expected(self._worth.index(setting)))
+        # Three times as long as a calm job needs, and a minute for evaluations and the like.
+        usual_s = self._usual_s(length) if self._outlook.baseline else least_s
+        return Move(Decision(setting, reason, expected), role, self.phase, work, least_s, 60.0 + 3.0 * usual_s)
+
+    # Telling
+
+    def tell(self, block: Block | None) -> None:
+        """What came of the last move. None (nothing comparable was measured) voids the pair that was under way."""
+        move = self.ask()
+        self._pending = None
+        if block is None:
+            self._missed(move.role)
+            return
+        self._account(block)
+        self._clock_s += block.duration_s
+        match move.role:
+            case Role.BASELINE:
+                self._outlook.add_baseline(block)
+                self._after_baseline()
+            case Role.PROBE:
+                self._outlook.add_probe(block)
+                self._probed.append(block.setting)
+                self._look_around()
+            case Role.CANDIDATE | Role.REFERENCE:
+                self._half_told(block)
+            case Role.HOLD | Role.PROOF:
+                self._held(move.role, block)
+
+    def _missed(self, role: Role) -> None:
+        if role in (Role.CANDIDATE, Role.REFERENCE):
+            self._half = None  # the pair is begun anew, in the order that was drawn for it
+        elif role is Role.PROOF:
+            self._hold.missed()
+
+    def _account(self, block: Block) -> None:
+        trial = next((t for t in reversed(self.trials) if t.setting == block.setting and t.pairs >= 2), None)
+        if trial is None:
+            self.debt.tell(block)
+        else:
+            slowdown, error = trial.slowdown
+            self.debt.tell(block, slowdown=slowdown, error=error)
+
+    def _half_told(self, block: Block) -> None:
+        trial = self._current
+        if self._half is None:
+            self._half = block
+            return
+        other, self._half = self._half, None
+        trial.drawn += 1
+        self._pair_told(*((block, other) if block.setting == trial.setting else (other, block)))
+
+    def _held(self, role: Role, block: Block) -> None:
+        if self.stage is Stage.HOLD and (pair := self._hold.tell(role, block)) is not None:
+            return self._pair_told(*pair)
+        if self._clock_s >= self._think_at_s and role is Role.HOLD:
+            self._think_at_s = 1.5 * self._clock_s
+            if self.stage is Stage.HOLD:
+                return self._think()
+            return self._choose(self.says)
+        return None
+
+    def _pair_told(self, candidate: Block, reference: Block) -> None:
+        trial = self._current
+        trial.add(candidate, reference)
+        self._outlook.add_pair(candidate, reference)
+        self._after_pair(trial)
+
+    # Deciding
+
+    def _after_baseline(self) -> None:
+        blocks, error = self._outlook.baseline, self._outlook.time_error
+        if blocks[-1].rung is Rung.UNKNOWN:
+            return self._leave_alone("nothing tells how fast this job goes, so no bound could be kept")
+        wanted = 0.4 * self.bound if math.isfinite(self.bound) else 0.01
+        if error > wanted and len(blocks) < MOST_BASELINES:
+            return None
+        if error > self.bound:
+            length_s = sum(block.duration_s for block in blocks)
+            return self._leave_alone(f"unit time errs by {error:.1%} over {length_s:.0f} s, too coarse for the bound")
+        if self._start:
+            return self._try(self._start, "what this job was best at before, to be confirmed")
+        return self._look_around()
+
+    def _look_around(self) -> None:
+        """Probe once more, or choose."""
+        worth = self._weigh()
+        if worth is None:
+            return self._leave_alone("there is nothing that could be set")
+        if len(self._probed) < MOST_PROBES:
+            probe = best_probe(
+                worth,
+                self._outlook.baseline[-1],
+                self.bound,
+                probed=self._probed,
+                probe_s=self._usual_s(self._lengths.probe),
+                ahead_s=self._ahead_s,
+            )
+            if probe is not None:
+                self.stage, self.chosen = Stage.PROBE, worth.settings[probe]
+                self.says = f"{_named(self.chosen)} teaches most about the settings still open"
+                return None
+        return self._choose("no setting is expected to save anything worth having")
+
+    def _choose(self, otherwise: str) -> None:
+        """Put the best setting on trial; where none is worth it fall back, for the reason ``otherwise``."""
+        worth = self._weigh()
+        if worth is None or len(self.trials) >= MOST_TRIALS:
+            return self._fall_back(otherwise)
+        best = worth.best(self._rank(worth), without=self._out(worth), least_chance=LEAST_CHANCE)
+        if best is None:
+            return self._fall_back(otherwise)
+        return self._try(worth.settings[best], self._promise(worth, best))
+
+    def _rank(self, worth: Worth) -> Array:
+        """What to go by: where nothing is kept yet, first something that will be soon; then what another setting adds
+        to the kept one, to which one can go back."""
+        bounded = 0 < self.bound < math.inf
+        soon = UNVERIFIED + (1.0 - UNVERIFIED) * worth.soon(self.bound, self._pair_error) if bounded else 1.0
+        if (kept := self._best_kept) is not None:
+            return worth.upside(worth.index(kept.setting), soon)
+        return np.asarray((worth.gain * soon).mean(axis=0))
+
+    def _promise(self, worth: Worth, index: int) -> str:
+        time, energy = worth.expected(index)
+        bound = f", bound {self.bound:+.1%}, met with {worth.chance[index]:.0%}" if math.isfinite(self.bound) else ""
+        return f"{energy:+.1%} energy at {time:+.1%} time expected{bound}"
+
+    def _try(self, setting: Setting, why: str) -> None:
+        self._half = None
+        self._hold.interrupted()
+        known = next((t for t in self.trials if t.setting == setting and t.verdict.kept is not False), None)
+        if known is not None:
+            return self._take(known, why) if known.verdict.kept else self._verify(known, why)
+        trial = Trial(setting, self._begun, self._budget.grant(), self.objective)
+        self._begun += 1
+        self.trials.append(trial)
+        return self._verify(trial, why)
+
+    def _verify(self, trial: Trial, why: str) -> None:
+        self._trial, self.chosen, self.stage, self.says = trial, trial.setting, Stage.VERIFY, why
+
+    def _take(self, trial: Trial, why: str) -> None:
+        self._trial, self.chosen, self.stage, self.says = trial, trial.setting, Stage.HOLD, why
+        self._think_at_s = max(60.0, 1.5 * self._clock_s)
+
+    def _after_pair(self, trial: Trial) -> None:
+        verdict = trial.verdict
+        if verdict.kept is False:
+            return self._refuse(trial, verdict.reason)
+        if verdict.kept:
+            if self.stage is Stage.VERIFY or not trial.settled:
+                trial.settled = True
+                self._budget.kept(trial.alpha)
+                self._take(trial, f"verified: {verdict.reason}")
+            return None
+        if trial.pairs >= 6 and trial.chance < HOPELESS:
+            return self._refuse(trial, verdict.reason)
+        if self.stage is Stage.HOLD and trial.chance < FAIR_CHANCE and self._best_kept is not None:
+            return self._refuse(trial, verdict.reason)
+        if trial.pairs in _THINK:
+            return self._think()
+        return None
+
+    def _think(self) -> None:
+        """Whether another setting should take the place of the one on trial or held."""
+        trial = self._current
+        if trial.pairs >= 6 and trial.gain < 0.5 * LEAST_GAIN:
+            return self._refuse(trial, f"saves nothing: {trial.gain:+.1%} after {trial.pairs} pairs")
+        worth = self._weigh()
+        better = self._better(worth, trial) if worth is not None else None
+        if worth is not None and better is not None:
+            return self._try(worth.settings[better], self._promise(worth, better))
+        if self.stage is Stage.VERIFY and trial.pairs >= DENSE_PAIRS and not self._nearly_kept(trial):
+            if trial.chance < FAIR_CHANCE:
+                return self._refuse(trial, trial.verdict.reason)
+            if self._best_kept is not None and trial.chance < GOOD_CHANCE:
+                # What is kept is better than what may not be. More pairs may be added to these another time.
+                self._refused[trial.setting] = 2.0 * self._clock_s
+                return self._fall_back(f"{_named(trial.setting)} {trial.verdict.reason}")
+            self._take(trial, f"held while the evidence grows: {trial.verdict.reason}")
+        return None
+
+    def _nearly_kept(self, trial: Trial) -> bool:
+        return trial.pairs < MOST_PAIRS and trial.test.pairs_to_go() <= DENSE_PAIRS
+
+    def _better(self, worth: Worth, trial: Trial) -> int | None:
+        """The setting that should take the place of ``trial``'s, or None."""
+        here, kept = worth.index(trial.setting), self._best_kept
+        if kept is None and trial.chance >= FAIR_CHANCE:
+            return None  # first something that is kept; deeper settings come when that is safe
+        value = self._rank(worth)
+        # Half of a trial's time is spent at the baseline, where nothing is saved.
+        cost = float(worth.value[here]) * USUAL_PAIRS * self._usual_s(self._pair_length) / self._ahead_s
+        more = value - value[here] - cost - HYSTERESIS
+        for setting in self._out(worth):
+            more[worth.index(setting)] = -math.inf
+        if kept is not None and kept is not trial:
+            more[worth.index(kept.setting)] = 0.25 * cost - value[here]  # nothing left to gain from going on
+        if len(self.trials) >= MOST_TRIALS:
+            tried = {each.setting for each in self.trials}
+            more = np.where([setting in tried for setting in worth.settings], more, -math.inf)
+        more[(worth.chance < FAIR_CHANCE) & (more > 0.0)] = 0.0 if kept is None else -math.inf
+        best = int(more.argmax())
+        return best if more[best] > 0 else None
+
+    @property
+    def _best_kept(self) -> Trial | None:
+        kept = [t for t in self.trials if t.verdict.kept and self._refused.get(t.setting, 0.0) <= self._clock_s]
+        return max(kept, key=lambda trial: trial.gain, default=None)
+
+    def _refuse(self, trial: Trial, why: str) -> None:
+        """Give a setting up, until there is twice as much to judge it by."""
+        self._refused[trial.setting] = max(60.0, 2.0 * self._clock_s)
+        trial.given_up = True
+        why = f"{_named(trial.setting)} given up, {why}"
+        self._choose(why)
+        if why not in self.says:  # the journal tells why it was left, then what comes instead
+            self.says = f"{why}; {self.says}"
+
+    def _fall_back(self, why: str) -> None:
+        """To the best setting that was kept, or to the default."""
+        best = self._best_kept
+        if best is None:
+            return self._leave_alone(why)
+        return self._take(best, f"{best.verdict.reason}; {why}")
+
+    def _leave_alone(self, why: str) -> None:
+        said = why if why.startswith("left alone") else f"left alone: {why}"
+        self._trial, self.chosen, self.stage, self.says = None, DEFAULT, Stage.ALONE, said
+        self._think_at_s = max(60.0, 2.0 * self._clock_s) if self._probed or self.trials else math.inf
+
+    def refuse(self, setting: Setting, why: str) -> None:
+        """Give ``setting`` up for something that its blocks do not show, if it is the one in use."""
+        if self._trial is not None and self._trial.setting == setting:
+            self._pending = self._half = None
+            self._refuse(self._trial, why)
+
+    def slowdown_of(self, setting: Setting) -> float | None:
+        """What ``setting`` costs in time by its pairs; None before there are two."""
+        trial = next((t for t in reversed(self.trials) if t.setting == setting and t.pairs >= 2), None)
+        return trial.slowdown[0] if trial is not None else None
+
+    # Knowing
+
+    @property
+    def _current(self) -> Trial:
+        if self._trial is None:
+            raise RuntimeError(f"nothing is on trial: {self.says}")
+        return self._trial
+
+    def _usual_s(self, length: Length) -> float:
+        work, least_s = length
+        return max(least_s, work * self._outlook.unit_s)
+
+    @property
+    def _ahead_s(self) -> float:
+        return max(self._clock_s, LEAST_AHEAD_S)
+
+    @property
+    def _pair_is_due(self) -> bool:
+        """Whether, while holding, a pair comes next: one is under way, or the time account has no room left."""
+        return self._half is not None or self.debt.room_s < 0
+
+    @property
+    def _pair_length(self) -> Length:
+        """Long enough that a pair errs by half the bound at most, up to four times the least."""
+        work, least_s = self._lengths.pair
+        if not 0 < self.bound < math.inf:
+            return work, least_s
+        times = min(4.0, max(1.0, (self._pair_error / (0.5 * self.bound)) ** 2))
+        return work * times, least_s * times
+
+    @property
+    def _pair_error(self) -> float:
+        """What a pair of the least length errs by: as the pairs of this trial scatter, or as blocks claim, which is
+        too much where they wander together."""
+        usual_s = self._usual_s(self._lengths.pair)
+        if self._trial is not None and self._trial.pairs >= 4:
+            return self._trial.spread * math.sqrt(self._trial.pair_s / usual_s)
+        base = self._outlook.baseline[-1]
+        return min(base.time_error * math.sqrt(2.0 * base.duration_s / usual_s), 0.7 * self.bound)
+
+    def _out(self, worth: Worth) -> list[Setting]:
+        """Settings that are not to be tried: refused ones, and what is believed to be slower than those."""
+        refused = {setting for setting, until_s in self._refused.items() if until_s > self._clock_s}
+        slowdown = dict(zip(worth.settings, worth.slowdown.tolist(), strict=True))
+        limit = min((slowdown[setting] for setting in refused if setting in slowdown), default=math.inf)
+        return [setting for setting in worth.settings if setting in refused or slowdown[setting] >= limit]
+
+    def _weigh(self) -> Worth | None:
+        self._worth = self._outlook.weigh(also=[trial.setting for trial in self.trials])
+        return self._worth
+
+    def frontier(self) -> Frontier[Setting]:
+        """Time and energy of a unit of work under every setting worth considering, as believed now. ValueError before
+        the first baseline block."""
+        return self._outlook.frontier()
+
+    # Changes and restarts
+
+    def shift(self, kind: str) -> None:
+        """The job changed: "small" has the chosen setting verified anew, anything else has the job tuned anew, with
+        what is known of the card, and the load as it was for a hint."""
+        self._pending, self._half, chosen = None, None, self.chosen
+        self._hold.interrupted()
+        self._refused.clear()
+        self.trials.clear()
+        if kind == "small" and self._trial is not None:
+            return self._try(chosen, "the job changed a little: to be verified again")
+        if kind == "small" and self.stage is Stage.ALONE:
+            self._think_at_s = self._clock_s
+            return None
+        self._outlook.renew()
+        self._probed.clear()
+        self._trial, self._worth, self._start, self._think_at_s = None, None, None, math.inf
+        self.chosen, self.stage, self.says = DEFAULT, Stage.BASELINE, "the job changed: measuring the baseline anew"
+        return None
+
+    def replay(self, events: Iterable[Event]) -> Self:
+        """Bring a fresh tuner to where the one was that ``events`` of its phase come from; the tuner itself."""
+        for event in events:
+            if isinstance(event, Seen) and event.block.phase == self.phase:
+                self._replay(event)
+            elif isinstance(event, Shifted) and event.phase == self.phase:
+                if event.what in SHIFTS:
+                    self.shift(event.what)
+                elif event.what == VOID:
+                    self.tell(None)
+        return self
+
+    def _replay(self, seen: Seen) -> None:
+        # A move that came to nothing left no trace but the one after it.
+        for _ in range(8):
+            move = self.ask()
+            if (move.role, move.setting) == (seen.role, seen.block.setting):
+                return self.tell(seen.block)
+            self.tell(None)
+        return None
+
+
+def _named(setting: Setting) -> str:
+    return ", ".join(f"{name}={value:g}" for name, value in setting.items()) or "the default"

@@ -1,0 +1,159 @@
+import json
+
+import pytest
+
+from joulewise.cli import main
+from joulewise.cli.claim import Claim, percent
+from joulewise.cli.story import Story
+from joulewise.store import Database, Memory, SqliteJournal
+from tests.cli import made_up
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("JOULEWISE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("COLUMNS", "160")
+    return tmp_path
+
+
+def keep(*names, finished=True):
+    for name in names:
+        journal = SqliteJournal(Database(), name)
+        for event in made_up.run(name, hold=60):
+            if finished or type(event).__name__ not in ("Proven", "Finished"):
+                journal.append(event)
+
+
+def history(*args, capsys, code=0):
+    with pytest.raises(SystemExit) as ended:
+        main(["history", *map(str, args)])
+    assert ended.value.code == code
+    captured = capsys.readouterr()
+    return captured.out, captured.err
+
+
+def test_before_the_first_run_it_says_how_to_begin(capsys):
+    out, _ = history(capsys=capsys)
+    assert "joulewise run --tune" in out
+    assert "nothing has been learnt yet" in history("--learnt", capsys=capsys)[0]
+
+
+def test_runs_are_listed_latest_first_with_what_they_saved(capsys):
+    keep("first")
+    keep("second", finished=False)
+    out, _ = history(capsys=capsys)
+    second, first, said = out.splitlines()[1:]
+    assert said.startswith("± is half of a 95 % interval")
+    assert first.startswith("first")
+    assert "%" in first
+    assert "H200" in first
+    assert "python train.py" in first
+    assert "running, or killed" in second
+
+
+def test_the_list_as_json_has_every_number(capsys):
+    keep("first", "second")
+    answer = json.loads(history("--json", "-n", 1, capsys=capsys)[0])
+    assert [each["run"] for each in answer] == ["second"]
+    assert answer[0]["claim"]["energy_change"] == pytest.approx(-0.08, abs=0.02)
+    assert answer[0]["facts"]["seed"] == 1
+
+
+def test_one_run_is_told_chapter_by_chapter(capsys):
+    keep("first")
+    out, _ = history("fi", capsys=capsys)
+    assert out.startswith("first: saved ")
+    assert "verified: at most 2 % slower" in out
+
+
+def test_a_report_can_be_written_once_more(home, capsys):
+    keep("first")
+    history("first", "--report", home / "again.html", capsys=capsys)
+    with pytest.raises(SystemExit) as ended:
+        main(["verify", str(home / "again.html")])
+    assert ended.value.code == 0
+
+
+def test_a_report_needs_a_run_and_a_place(home, capsys):
+    assert "needs a RUN" in history("--report", home / "x.html", capsys=capsys, code=2)[1]
+    keep("first")
+    assert "cannot be written" in history("first", "--report", home / "no" / "x.html", capsys=capsys, code=2)[1]
+
+
+def test_what_was_learnt_is_told_by_workload(capsys):
+    phases = {"": {"chosen": {"sm_mhz": 1500}, "verified": True}, "rollout": {"chosen": {}}}
+    payload = {"phases": phases, "energy_change": -0.081, "energy_change_error": 0.003}
+    journal = SqliteJournal(Database(), "first")
+    for event in made_up.run("first", hold=20, fingerprint="f" * 16):
+        journal.append(event)
+    Memory(Database()).keep("f" * 16, "GPU-1234", "NVIDIA H200", payload)
+    out, _ = history("--learnt", capsys=capsys)
+    for words in (
+        "ffffffffffffffff",
+        "NVIDIA H200",
+        "python train.py",
+        "SM clock at most 1500 MHz, verified",
+        "rollout: default",
+    ):
+        assert words in out
+    assert json.loads(history("--learnt", "--json", capsys=capsys)[0])[0]["payload"] == payload
+
+
+def test_what_is_forgotten_is_gone(capsys):
+    keep("first", "second")
+    Memory(Database()).keep("f" * 16, "GPU-1", "NVIDIA H200", {})
+    assert "run first" in history("--forget", "first", capsys=capsys)[1]
+    assert "workload ffff" in history("--forget", "f" * 16, capsys=capsys)[1]
+    assert "forgotten: 1 run and what was learnt about 0 workloads" in history("--forget", "all", capsys=capsys)[1]
+    assert json.loads(history("--json", capsys=capsys)[0]) == []
+    assert "no run is called 'x'" in history("--forget", "x", capsys=capsys, code=2)[1]
+
+
+def test_a_damaged_store_is_one_line(home, capsys):
+    (home / "home").mkdir()
+    (home / "home" / "joulewise.db").write_bytes(b"damaged" * 100)
+    for args in ((), ("--learnt",), ("--forget", "all")):
+        _, err = history(*args, capsys=capsys, code=1)
+        assert "move it away" in err
+        assert err.count("\n") == 1
+
+
+def test_list_run_report_and_what_was_learnt_say_the_same_figures(home, capsys):
+    for event in made_up.run("first", hold=12, fingerprint="f" * 16):  # few windows: where ways to compute would differ
+        SqliteJournal(Database(), "first").append(event)
+    Memory(Database()).keep("f" * 16, "GPU-1234", "NVIDIA H200", {"energy_change": -0.5, "energy_change_error": 0.1})
+    claim = Claim.of(Story.of(event for _, event in SqliteJournal(Database(), "first").read()))
+    energy = percent(-claim.energy_change, claim.energy_half)
+    assert f"−{energy}" in history(capsys=capsys)[0]
+    assert energy in history("first", capsys=capsys)[0]
+    assert energy in history("--learnt", capsys=capsys)[0]
+    assert "50" not in history("--learnt", capsys=capsys)[0].replace("1500", "")
+    assert json.loads(history("--json", capsys=capsys)[0])[0]["claim"] == claim.to_json()
+
+
+def test_a_run_that_held_nothing_shows_no_saving(capsys):
+    for event in made_up.run("first", hold=0):
+        SqliteJournal(Database(), "first").append(event)
+    row = history(capsys=capsys)[0].splitlines()[1]
+    assert "nothing held" in row
+    assert "%" not in row
+
+
+def test_a_report_is_named_as_a_page(home, capsys):
+    keep("first")
+    assert "name it x.txt.html" in history("first", "--report", home / "x.txt", capsys=capsys, code=2)[1]
+
+
+def test_one_damaged_memory_or_run_does_not_hide_the_others(capsys):
+    keep("first", "second")
+    for name in ("a" * 16, "b" * 16):
+        Memory(Database()).keep(name, "GPU-1", "NVIDIA H200", {})
+    with Database().writing() as connection:
+        connection.execute("UPDATE learnt SET payload = '[]' WHERE fingerprint = ?", ("a" * 16,))
+        connection.execute("UPDATE events SET event = '{' WHERE stream = 'second' AND kind = 'Seen'")
+    out, err = history("--learnt", capsys=capsys)
+    assert "b" * 16 in out
+    assert "a" * 16 + " is damaged" in err
+    rows = history(capsys=capsys)[0].splitlines()
+    assert "damaged" in next(row for row in rows if row.startswith("second"))
+    assert "%" in next(row for row in rows if row.startswith("first"))
