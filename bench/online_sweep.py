@@ -4,7 +4,8 @@ Truth: tables of measured applications over clocks (`bench/online_table`), each 
 with the same windows, noise and cost: ours (the `JobTuner` of ``joulewise run --tune``, which sees blocks and what may
 be set, and nothing of the table); the oracle (the table's best row from the first second on, nothing measured); plain
 bisection, an ODPP-style search and GPOEO's full loop (`bench/online_baselines`). What is known of the GPU: nothing (a
-stranger to the catalogue), or, with ``--train``, a law fitted to the micro-benchmarks of that file.
+stranger to the catalogue), or, with ``--train``, a law fitted to the micro-benchmarks of that file; and, where a table
+has activity counters, what the shipped predictor (fitted to micro-benchmarks) makes of those at the default.
 
 Figures, at a bound of 5 % and, with suffix ``_2pct``, of 2 %; means over applications and seeds:
 
@@ -29,11 +30,12 @@ from typing import Any, TextIO
 
 from bench import online_baselines, public_sweeps
 from bench.online_baselines import Predictor
-from bench.online_table import Job, JobEnded, Table, mean, tables
+from bench.online_table import DEFAULT, Job, JobEnded, Table, mean, tables
 from joulewise.core.block import Block, Move, Role
 from joulewise.core.knob import Choices, Setting
 from joulewise.core.measurement import SensorTiming
 from joulewise.core.objective import MinEnergy
+from joulewise.model import boosted
 from joulewise.model.catalog import FitRecord, GpuModel, Switching
 from joulewise.model.dvfs import Belief
 from joulewise.model.fit import fit_chip, generic_chip
@@ -65,7 +67,10 @@ class Outcome:
 def ours(job: Job, bound: float, *, model: GpuModel | None = None, seed: int = 0) -> JobTuner:
     """Run a job under the tuner."""
     table = job.table
-    belief = Belief(table.space, model=model, default_limit_w=None, seed=seed)
+    limit_w = model.default_limit_w if model is not None else None
+    share = table.at(DEFAULT)[1] / limit_w if limit_w else None
+    prior = boosted.prior(table.activity, share) if table.activity else None
+    belief = Belief(table.space, model=model, default_limit_w=None, prior=prior, seed=seed)
     tuner = JobTuner(belief, MinEnergy(bound), seed=seed)
     try:
         while True:

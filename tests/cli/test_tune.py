@@ -220,7 +220,7 @@ def test_a_second_tuner_leaves_the_gpu_to_the_first(stage):
 def test_a_gpu_without_activity_counters_is_tuned_all_the_same(stage):
     with stage.node.client() as breaker:
         breaker.fault(0, "unsupported", groups=["gpm"])
-    with stage.start("--tune", "--json", "-", steps=200, before=[]) as ran:
+    with stage.start("--tune", "--json", "-", steps=400, before=[]) as ran:
         out, err = ran.communicate(timeout=60)
     assert ran.returncode == 0, err
     answer = json.loads(out.splitlines()[-1])["tune"]
@@ -241,7 +241,7 @@ def test_a_store_that_cannot_be_used_costs_the_keeping_and_not_the_tuning(virtua
     assert "joulewise verify" not in ran.stderr
     answer = json.loads(ran.stdout.splitlines()[-1])["tune"]
     assert answer["kept"] is False
-    assert {each["what"] for each in answer["changes"]} >= {"baseline", "probe"}
+    assert answer["changes"][0]["what"] == "baseline"  # the tuner went to work all the same
     page = report.read_text()
     assert "nobody can verify this page" in page
     assert "--api-key ***" in page

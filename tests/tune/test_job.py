@@ -11,6 +11,7 @@ from joulewise.core.event import Event, Seen, Shifted
 from joulewise.core.knob import DEFAULT, Choices, Setting, Space
 from joulewise.core.objective import Budget, Edp, MinEnergy, Money, Objective, Weighted, Within
 from joulewise.model.dvfs import Belief
+from joulewise.model.learnt import LoadPrior
 from joulewise.tune.coins import VOID, void_says
 from joulewise.tune.job import JobTuner, Stage
 from joulewise.tune.proof import PROOF_REASON
@@ -280,16 +281,100 @@ def test_a_replay_of_the_journal_gives_the_state_of_the_one_that_wrote_it(seed: 
 
 
 @settings(max_examples=4, deadline=None)
-@given(seed=st.integers(0, 1000), missed=st.sets(st.integers(0, 30), max_size=6), told=st.booleans())
-def test_a_replay_survives_moves_that_came_to_nothing(seed: int, missed: set[int], told: bool) -> None:
+@given(seed=st.integers(0, 1000), missed=st.sets(st.integers(0, 30), max_size=6), waited_s=st.floats(0.0, 70.0))
+def test_a_replay_survives_moves_that_came_to_nothing(seed: int, missed: set[int], waited_s: float) -> None:
     job, live = PlayedJob(seed=seed, length_s=1e9), tuner(seed=seed)
     events: list[Event] = []
     for number in range(30):
         move = live.ask()
         block = job.observe(move)
-        live.tell(None if number in missed else block)
-        if number not in missed:
+        if number in missed:
+            live.tell(None, waited_s=waited_s)
+            events.append(Shifted(job.time_s, VOID, void_says(move.role, waited_s)))
+        else:
+            live.tell(block)
             events.append(Seen(job.time_s, move.role, block, live.says))
-        elif told:
-            events.append(Shifted(job.time_s, VOID, void_says(move.role)))
-    assert state(tuner(seed=seed).replay(events)) == state(live)
+    again = tuner(seed=seed).replay(events)
+    assert state(again) == state(live)
+    assert [trial.test.wealth for trial in again.trials] == [trial.test.wealth for trial in live.trials]
+    assert again.lost_thread == 0
+
+
+def test_a_journal_that_other_knowledge_led_to_is_followed_all_the_same() -> None:
+    job, live = PlayedJob(length_s=1e9), tuner()
+    until_verified(job, live)
+    job.run(live, until_s=job.time_s + 20.0)
+    chosen, trial = live.chosen, next(each for each in live.trials if each.setting == live.chosen)
+    expected = LoadPrior({"sm_share": 0.95}, {"sm_share": 0.2})
+    belief = Belief(SPACE, model=None, default_limit_w=700.0, prior=expected, seed=9)
+    again = JobTuner(belief, MinEnergy(0.05), seed=0).replay(job.seen)
+    assert again.lost_thread > 0
+    assert (again.chosen, again.stage, again.verified) == (chosen, Stage.HOLD, True)
+    same = next(each for each in again.trials if each.setting == chosen)
+    assert (same.pairs, same.verdict.kept) == (trial.pairs, True)
+
+
+@pytest.mark.parametrize("role", [Role.PROBE, Role.CANDIDATE, Role.HOLD])
+def test_a_setting_under_which_nothing_can_be_measured_is_charged_and_given_up(role: Role) -> None:
+    job, tuned = PlayedJob(length_s=1e9), tuner()
+    while tuned.ask().role is not role:
+        tuned.tell(job.observe(tuned.ask()))
+    lost_s, setting = tuned.debt.seconds, tuned.ask().setting
+    for _ in range(12):
+        if tuned.ask().setting == DEFAULT and tuned.stage is Stage.ALONE:
+            break
+        tuned.tell(None if tuned.ask().setting == setting else job.observe(tuned.ask()), waited_s=30.0)
+        if role is Role.CANDIDATE and tuned.ask().role is Role.REFERENCE:
+            tuned.tell(None)
+    assert (tuned.chosen, tuned.stage) == (DEFAULT, Stage.ALONE)
+    assert "nothing comparable could be measured" in tuned.says
+    assert tuned.debt.seconds > lost_s
+    job.run(tuned, until_s=job.time_s + 50.0)
+    assert tuned.chosen == DEFAULT  # for a while
+
+
+def test_what_is_held_was_kept_wherever_anything_was() -> None:
+    for seed in range(4):
+        job, tuned = PlayedJob(noise=0.01, length_s=500.0, seed=seed), tuner(MinEnergy(0.02), seed=seed)
+        for role, block in job.play(tuned):
+            if role is Role.HOLD and block.setting and tuned.kept is not None and tuned.stage is Stage.HOLD:
+                assert tuned.verified, tuned.says
+            elif role is Role.HOLD and tuned.stage is Stage.HOLD and not tuned.verified:
+                assert "not verified" in tuned.says
+
+
+def test_an_unsteady_job_is_measured_on_and_tuned_when_it_calms_down() -> None:
+    job, tuned = PlayedJob(noise=0.3, length_s=400.0), tuner(MinEnergy(0.05))
+    job.run(tuned, until_s=60.0)
+    assert "too coarse" in tuned.says
+    job.noise = 0.005
+    job.run(tuned)
+    assert tuned.chosen != DEFAULT
+    assert job.slowdown(tuned.chosen) <= 0.05
+
+
+def test_nothing_new_is_tried_while_the_whole_job_is_over_its_bound() -> None:
+    job, tuned = PlayedJob(length_s=1e9), tuner(MinEnergy(0.02))
+    while tuned.ask().role is not Role.CANDIDATE:
+        tuned.tell(job.observe(tuned.ask()))
+    tuned.debt.charge(20.0)
+    first = tuned.trials[-1].setting
+    tuned.refuse(first, "slower than it may be")
+    while tuned.debt.room_s < 0 and job.time_s < 3000.0:
+        assert tuned.ask().setting == DEFAULT
+        tuned.tell(job.observe(tuned.ask()))
+    job.run(tuned, until_s=job.time_s + 120.0)
+    assert tuned.chosen != DEFAULT  # when there is room again
+
+
+def test_a_setting_refused_after_a_small_shift_has_the_job_measured_anew() -> None:
+    job, tuned = PlayedJob(length_s=1e9), tuner()
+    until_verified(job, tuned)
+    chosen = tuned.chosen
+    job.stretch = lambda setting, time_s: 1.2 if setting else 1.0
+    tuned.shift("small")
+    for role, _ in job.play(tuned, until_s=job.time_s + 100.0):
+        if role is Role.BASELINE:
+            break
+    assert role is Role.BASELINE
+    assert tuned.chosen != chosen

@@ -71,7 +71,30 @@ def test_without_memory_or_fingerprint_nothing_is_known_or_kept(memory: Memory) 
         assert recall.start("", SPACE) is None
 
 
-@pytest.mark.parametrize("payload", [{}, {"phases": {"": {}}}, {"phases": {"": {"learnt": "?", "chosen": 3}}}])
+def test_a_later_run_that_verified_nothing_leaves_what_was_verified(memory: Memory) -> None:
+    kept(memory)
+    other = Setting(sm_mhz=900)
+    again = Recall(memory, "job", info())
+    assert again.keep({"": LEARNT, "b": LEARNT}, {"": other, "b": other}, {"": False, "b": True}, None)
+    assert Recall(memory, "job", info()).start("", SPACE) == HELD
+    assert Recall(memory, "job", info()).start("b", SPACE) == other
+
+
+def test_phases_that_a_later_run_did_not_see_are_not_forgotten(memory: Memory) -> None:
+    kept(memory)
+    assert Recall(memory, "job", info()).keep({"b": LEARNT}, {"b": DEFAULT}, {"b": False}, None)
+    assert Recall(memory, "job", info()).start("", SPACE) == HELD
+
+
+def test_what_a_later_run_refused_is_no_start_any_more(memory: Memory) -> None:
+    kept(memory)
+    assert Recall(memory, "job", info()).keep({"": LEARNT}, {"": DEFAULT}, {"": False}, None, {"": [HELD]})
+    assert Recall(memory, "job", info()).start("", SPACE) is None
+
+
+@pytest.mark.parametrize(
+    "payload", [{}, {"phases": []}, {"phases": {"": {}}}, {"phases": {"": {"learnt": "?", "chosen": 3}}}]
+)
 def test_a_payload_that_cannot_be_understood_is_no_memory(memory: Memory, payload: dict[str, object]) -> None:
     memory.keep("job", "GPU-1", "NVIDIA H200", payload)
     recall = Recall(memory, "job", info())

@@ -17,6 +17,7 @@ from joulewise.model import catalog
 from joulewise.model.workloads import stretched
 from joulewise.monitor.steps import MemoryFeed
 from joulewise.store.journal import MemoryJournal
+from joulewise.tune.guard import AlphaBudget
 from joulewise.tune.online import build
 from joulewise.tune.slack import LEAST_READINGS, Slack
 from tests.tune.jobs import COMPUTE
@@ -27,7 +28,7 @@ UUIDS = ("GPU-a", "GPU-b")
 
 
 def looked(powers_w: tuple[float, ...], *, count: int = LEAST_READINGS) -> Slack:
-    slack = Slack([f"GPU-{name}" for name in "abcd"[: len(powers_w)]], 0.02, 0.05)
+    slack = Slack([f"GPU-{name}" for name in "abcd"[: len(powers_w)]], 0.02, AlphaBudget(0.05))
     for number in range(count):
         slack.read([Reading(number / 10.0, power_w=power_w) for power_w in powers_w], [100.0] * len(powers_w))
     return slack
@@ -79,8 +80,33 @@ def test_slack_that_costs_time_or_saves_nothing_is_given_up(unit_s: float, unit_
     assert slack.kept == {}
 
 
+def test_all_tests_of_slack_together_take_no_more_error_than_the_job_has() -> None:
+    budget = AlphaBudget(0.05)
+    slack = Slack(UUIDS, 0.02, budget)
+    for _ in range(6):
+        for number in range(LEAST_READINGS):
+            slack.read([Reading(number / 10.0, power_w=power_w) for power_w in (500.0, 300.0)], [100.0, 100.0])
+        assert slack.wants(HELD, SPACE)
+        slack.forget()
+    assert budget.granted == 6
+
+
+def test_slack_may_cost_what_the_common_setting_leaves_of_the_bound_and_no_more() -> None:
+    assert not looked((500.0, 300.0)).wants(HELD, SPACE, 0.0)
+    tight, wide = looked((500.0, 300.0)), looked((500.0, 300.0))
+    assert tight.wants(HELD, SPACE, 0.002)
+    assert wide.wants(HELD, SPACE, 0.01)
+    for slack in (tight, wide):
+        for number in range(24):
+            if not slack.wants(HELD, SPACE):
+                break
+            slack.tell(HELD, block(1.0035 + 0.0001 * (number % 3), 90.0), block(1.0, 100.0))
+    assert tight.kept[HELD] == {}
+    assert set(wide.kept[HELD]) == {"GPU-b"}
+
+
 def test_a_reading_that_is_missing_counts_for_nothing() -> None:
-    slack = Slack(UUIDS, 0.02, 0.05)
+    slack = Slack(UUIDS, 0.02, AlphaBudget(0.05))
     slack.read([Reading(0.0, power_w=300.0), None], [100.0, 100.0])
     slack.read([Reading(0.0, power_w=300.0)], [100.0])
     assert slack.shares() == [1.0, 1.0]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import pytest
 
 from joulewise.core.block import Block, Move, Role, Rung
@@ -9,7 +12,7 @@ from joulewise.core.decision import Decision
 from joulewise.core.errors import GpuError, NotNow
 from joulewise.core.knob import DEFAULT, Choices, Setting, Space
 from joulewise.device.hold import hold
-from joulewise.monitor.ruler import Ruler
+from joulewise.monitor.ruler import Ruler, Spent
 from joulewise.monitor.sampler import Sampler
 from joulewise.tune.subject import JobSubject, Observation, common_space, retry_s
 from tests.tune.jobs import COMPUTE, STREAM, Played
@@ -198,3 +201,27 @@ def test_long_steps_are_waited_for() -> None:
         subject.ruler.read()
     block = observed(job, subject, move(work=10.0))  # which says that 30 s are enough to wait
     assert block.work >= 3.0
+
+
+def test_energies_that_disagree_more_than_they_claim_are_said_to_err_by_more() -> None:
+    job = Played.steady(step_s=0.2)
+    subject = subject_of(job)
+    calm = [observed(job, subject, move(work=20.0)) for _ in range(6)][-1]
+    spent, sign = subject.ruler.spent, iter([1.08, 0.92] * 20)
+
+    def shaken(intervals: Sequence[tuple[float, float]]) -> Spent | None:
+        found = spent(intervals)
+        return None if found is None else replace(found, energy_j=found.energy_j * next(sign))
+
+    subject.ruler.spent = shaken  # type: ignore[method-assign]
+    loud = [observed(job, subject, move(work=20.0)) for _ in range(20)][-1]
+    assert calm.power_error < 0.02
+    assert loud.power_error > 0.05
+
+
+def test_in_faster_time_blocks_are_longer() -> None:
+    job = Played.steady(step_s=0.2)
+    subject = subject_of(job)
+    assert observed(job, subject, move(work=5.0, least_s=1.0)).duration_s < 2.0
+    job.time.speed = 30.0  # type: ignore[attr-defined]
+    assert observed(job, subject, move(work=5.0, least_s=1.0)).duration_s >= 3.0

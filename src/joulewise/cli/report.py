@@ -38,6 +38,8 @@ _KINDS = {
     "lost": "stopped",
     "ruler": "another ruler",
     "slack": "waiting GPUs",
+    "unmarked": "other work",
+    "refused": "given up",
 }
 
 

@@ -26,7 +26,7 @@ STRETCH = {
     Role.PROOF: "hold",
 }
 """What a stretch of blocks is called; the proof's baseline windows belong to the holding around them."""
-OURS = frozenset({"idle", "awake", "lost", "ruler", "slack"})
+OURS = frozenset({"idle", "awake", "lost", "ruler", "slack", "unmarked", "refused", "void"})
 """``Shifted.what`` of our own doing, or of what we may do: the job itself has not changed."""
 _NEAR = 8  # blocks to look at for what a baseline window is about; a pair's other half is the next or the last
 
@@ -165,7 +165,7 @@ def stretches(story: Story) -> list[Stretch]:
             )
         else:
             chapters.append(block)
-    chapters += [_shift(story, change) for change in story.shifted if change.what not in ("idle", "awake")]
+    chapters += [_shift(story, change) for change in story.shifted if change.what not in ("idle", "awake", "void")]
     return sorted(chapters, key=lambda chapter: chapter.start_s)
 
 

@@ -16,17 +16,15 @@ from collections import deque
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from joulewise.core.block import Rung
-from joulewise.core.errors import NoReading
 from joulewise.core.knob import DEFAULT
-from joulewise.core.measurement import Reading, Throttle
 from joulewise.monitor.counters import Activity, CounterSource
-from joulewise.monitor.estimate import estimate
-from joulewise.monitor.period import Found, Signal, find, resolution
+from joulewise.monitor.period import Found, find, resolution
 from joulewise.monitor.sampler import Sampler
 from joulewise.monitor.scatter import Scatter
+from joulewise.monitor.signals import signals
+from joulewise.monitor.silence import Silence
+from joulewise.monitor.spent import Spent, spent
 from joulewise.monitor.steplog import KEPT_STEPS, Step, StepLog
 from joulewise.monitor.steps import Feed
 from joulewise.monitor.track import AROUND_S, Extract, Track
@@ -47,12 +45,6 @@ GIVE_UP_S = 90.0
 """After so long without steps or a period the job counts as one whose pace cannot be told by them."""
 STAMP_S = 2e-4
 """Error of one step's end: CUDA events are good to microseconds, host stamps to some 0.1 ms under load."""
-UNMARKED_S, UNMARKED_STEPS = 10.0, 5.0
-"""Work without a step for so long, in seconds and usual steps, is not the work that steps were measured on."""
-PAUSED_S = 3.0
-"""A pause that the job marked is such work after so long; for a shorter one nobody switches twice."""
-FORSAKEN = 3.0
-"""After so many times as long the hooks are not believed to come back soon: another ruler is looked for."""
 LONG_STEP_S = 30.0
 """Steps longer than this are a poorer ruler than counters: a handful of them takes minutes at each setting."""
 LONGEST_S = 96.0
@@ -63,7 +55,6 @@ _BUSY_STEPS = 3.0  # a job is at work until so many usual steps have passed with
 _LONG = "hooks tell steps that are too long to compare settings by"
 _ACTIVITY_S = 1.0  # counters are read at most once in so long while they are the ruler
 _AWAKE = 0.02  # utilisation above this is work
-_CAPPED = 0.3  # share of busy readings held back by the power limit that makes a stretch "capped"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +69,6 @@ class Clean:
     """One relative standard error of ``duration_s / work``."""
     left_out: Mapping[str, float] = field(default_factory=dict)
     """Reason → seconds that were left out."""
-
-
-@dataclass(frozen=True, slots=True)
-class Spent:
-    """What clean work took on all GPUs."""
-
-    energy_j: float
-    error_j: float
-    sm_mhz: float | None
-    power_capped: bool | None
 
 
 class Ruler:
@@ -109,11 +90,11 @@ class Ruler:
         self._looked_s = -math.inf
         self._rates: list[tuple[float, float, float]] = []  # from, to, work a second
         self._rates_due_s = -math.inf
-        self._read_s = -math.inf
-        self._unmarked_s = 0.0  # busy seconds since the last step
+        self._silence = Silence(self.log)
         self._switched: deque[tuple[float, bool]] = deque([(-math.inf, False)], maxlen=64)  # since when, set or not
-        self._steps_told = 0
         self._steps_before = 0  # steps that hooks had told when they fell silent
+        # In time that runs faster than the wall a stamp errs by so much more.
+        self._stamp_s = STAMP_S * max(1.0, float(getattr(sampler.time, "speed", 1.0)))
         self._heads: dict[float, list[Extract]] = {}  # what was read around the ends of long steps
 
     # Keeping up.
@@ -150,13 +131,7 @@ class Ruler:
     def unmarked(self) -> str:
         """What the job does instead of what steps were measured on, in words, once that has lasted a while; empty
         while steps come, or nothing runs, or another ruler serves."""
-        if not self._steps_rule:
-            return ""
-        if self.log.paused and self._unmarked_s >= PAUSED_S:
-            return f"{self.log.paused}, which the setting was not measured on"
-        if self._unmarked_s >= self._patience_s:
-            return f"at work for {self._unmarked_s:.0f} s without a step: not what the setting was measured on"
-        return ""
+        return self._silence.says(self.usual_s(self.phase)) if self._steps_rule else ""
 
     @property
     def _steps_rule(self) -> bool:
@@ -164,24 +139,13 @@ class Ruler:
         visits = bool(self.phase) and self.log.stepless(self.phase, self.sampler.time.now_s())
         return self.rung is Rung.STEPS and not visits
 
-    @property
-    def _patience_s(self) -> float:
-        return max(UNMARKED_S, UNMARKED_STEPS * (self.usual_s(self.phase) or 0.0))
-
     def _watch_silence(self, now_s: float) -> None:
-        """Add up work without steps; when it goes on for long, the hooks are no ruler any more."""
-        passed_s, self._read_s = min(now_s - self._read_s, 1.0), now_s
-        last_s = self.log.last_s
-        if last_s is None or self.log.steps_seen != self._steps_told:
-            self._steps_told, self._unmarked_s = self.log.steps_seen, 0.0
-        elif self.busy:
-            self._unmarked_s += passed_s
-        else:
-            self.log.seen_idle(now_s)
-        if self._steps_rule and not self.log.paused and self._unmarked_s >= FORSAKEN * self._patience_s:
-            self.rung, self._busy_since_s = Rung.UNKNOWN, now_s
+        """Where work goes on without steps for long, the hooks are no ruler any more."""
+        self._silence.look(now_s, busy=self.busy)
+        why = self._silence.forsaken(self.usual_s(self.phase)) if self._steps_rule else ""
+        if why:
+            self.rung, self.says, self._busy_since_s = Rung.UNKNOWN, why, now_s
             self._steps_before, self._looked_s = self.log.steps_seen, -math.inf
-            self.says = f"at work for {self._unmarked_s:.0f} s without a step: hooks tell its pace no longer"
 
     def _steps_come(self, now_s: float) -> bool:
         last_s, usual_s = self.log.last_s, self.log.usual_s(self.phase)
@@ -272,7 +236,7 @@ class Ruler:
         if usual_s is None:
             return math.inf
         scatter = self._scatter(phase if rung is Rung.STEPS else f"{phase} rates")
-        return max(scatter.error(duration_s / usual_s), STAMP_S / duration_s)
+        return max(scatter.error(duration_s / usual_s), self._stamp_s / duration_s)
 
     def switched(self, from_s: float, to_s: float, setting: Hashable = None) -> None:
         """``setting`` came into force between these moments: nothing that overlaps them is comparable."""
@@ -283,7 +247,7 @@ class Ruler:
         """The comparable work of a phase between two moments, or None where there is none (yet)."""
         rung = self.rung_in(phase)
         if rung is Rung.STEPS:
-            return clean_steps(self.log.steps(from_s, to_s, phase), self._scatter(phase))
+            return clean_steps(self.log.steps(from_s, to_s, phase), self._scatter(phase), self._stamp_s)
         if rung is Rung.PERIOD:
             return self._clean_periods(from_s, to_s)
         if rung is Rung.ACTIVITY:
@@ -303,25 +267,16 @@ class Ruler:
         """What a stretch's unit time really errs by: ``error``, and what stretches beside it disagree by."""
         return self._scatter(phase).beside(setting, from_s, to_s, unit_s, error)
 
+    def power_error_of(
+        self, phase: str, setting: Hashable, from_s: float, to_s: float, power_w: float, error: float
+    ) -> float:
+        """The same of a stretch's mean power, for sensors whose stamps are worse than they claim: on a loaded machine,
+        and in simulated time, where a late stamp is late by so many times more."""
+        return self._scatter(f"{phase} power").beside(setting, from_s, to_s, power_w, error)
+
     def spent(self, intervals: Sequence[tuple[float, float]]) -> Spent | None:
         """Energy, clock and limiter over stretches of clean work, summed over the GPUs; None where nothing was read."""
-        energy_j = variance = 0.0
-        for from_s, to_s, holes_s in _bridged(intervals):
-            heads = self._heads.get(from_s, [None] * len(self.sampler.tracks))
-            for track, head in zip(self.sampler.tracks, heads, strict=True):
-                if track.lost is not None and (track.seen_s or -math.inf) < to_s:
-                    return None
-                try:
-                    found = estimate(from_s, to_s, track.witness(from_s, to_s, head)())
-                except NoReading:
-                    return None
-                share = 1.0 - holes_s / (to_s - from_s)
-                energy_j += share * found.energy_j
-                variance += (share * found.error_j) ** 2
-        if not energy_j > 0:
-            return None
-        readings = [reading for track in self.sampler.tracks for reading in _within(track, intervals)]
-        return Spent(energy_j, math.sqrt(variance), _mean_mhz(readings), _capped(readings))
+        return spent(self.sampler.tracks, intervals, self._heads)
 
     def _clean_periods(self, from_s: float, to_s: float) -> Clean | None:
         known = self._found.period if self._found else None
@@ -350,28 +305,11 @@ class Ruler:
         return self._scatters.setdefault(phase, Scatter())
 
     def _find(self, from_s: float, to_s: float, near: Found | None) -> Found:
-        track = max(self.sampler.tracks, key=_liveliness)
-        timing = track.gpu.info.sensors
-        readings = [reading for reading in track.readings(from_s) if reading.time_s <= to_s]
-        signals = [
-            _signal(
-                "power",
-                readings,
-                [r.power_w for r in readings],
-                timing.power_update_s,
-                timing.power_window_s,
-                "power_w" if timing.average_window_s is not None else "",
-            ),
-            _signal("utilization", readings, [r.utilization for r in readings], timing.utilization_update_s),
-        ]
-        if timing.average_window_s is not None:  # what the average of a second still shows is no alias
-            averages = [r.average_power_w for r in readings]
-            signals.append(_signal("average power", readings, averages, 0.1, timing.average_window_s, "power_w"))
-        known = [signal for signal in signals if signal is not None]
+        shown = signals(self.sampler.tracks, from_s, to_s)
         if near is None:
-            return find(known)
+            return find(shown)
         down = next(is_set for since_s, is_set in reversed(self._switched) if since_s <= from_s)
-        return find(known, near=near.period, ratio=GOES_DOWN) if down else find(known, near=near.period)
+        return find(shown, near=near.period, ratio=GOES_DOWN) if down else find(shown, near=near.period)
 
     def _count_activity(self) -> None:
         for source in self._counters[:1]:  # a synchronous job has one pace; one GPU's counters tell it
@@ -394,8 +332,9 @@ class Ruler:
         return latest.power_w is not None and idle_w is not None and latest.power_w > 1.3 * idle_w
 
 
-def clean_steps(steps: Sequence[Step], scatter: Scatter) -> Clean | None:
-    """The comparable ones among steps, whose scatter is learnt from; None if there is none."""
+def clean_steps(steps: Sequence[Step], scatter: Scatter, stamp_s: float = STAMP_S) -> Clean | None:
+    """The comparable ones among steps, whose scatter is learnt from; None if there is none. ``stamp_s`` is the error of
+    one step's end."""
     good = [step for step in steps if not step.dirt]
     if not good:
         return None
@@ -405,7 +344,7 @@ def clean_steps(steps: Sequence[Step], scatter: Scatter) -> Clean | None:
             left_out[step.dirt] = left_out.get(step.dirt, 0.0) + step.duration_s
     work, duration_s = sum(step.work for step in good), sum(step.duration_s for step in good)
     scatter.add([step.unit_s for step in good])
-    error = math.hypot(scatter.error(len(good)), math.sqrt(2.0) * STAMP_S / duration_s)
+    error = math.hypot(scatter.error(len(good)), math.sqrt(2.0) * stamp_s / duration_s)
     return Clean(merged([(step.start_s, step.end_s) for step in good]), work, duration_s, error, left_out)
 
 
@@ -418,66 +357,6 @@ def merged(intervals: Sequence[tuple[float, float]]) -> tuple[tuple[float, float
         else:
             joined.append((from_s, to_s))
     return tuple(joined)
-
-
-_HOLE_S = 0.15
-"""Holes shorter than this lie within the sensors' own blur (100 ms); they are taken out at the mean power."""
-
-
-def _bridged(intervals: Sequence[tuple[float, float]]) -> list[tuple[float, float, float]]:
-    """Intervals joined over short holes, with the holes' seconds."""
-    bridged: list[tuple[float, float, float]] = []
-    for from_s, to_s in intervals:
-        if bridged and from_s - bridged[-1][1] < _HOLE_S:
-            start_s, end_s, holes_s = bridged[-1]
-            bridged[-1] = (start_s, to_s, holes_s + from_s - end_s)
-        else:
-            bridged.append((from_s, to_s, 0.0))
-    return bridged
-
-
-def _within(track: Track, intervals: Sequence[tuple[float, float]]) -> list[Reading]:
-    """Busy readings inside the intervals."""
-    readings = track.readings(intervals[0][0])
-    found, place = [], 0
-    for reading in readings:
-        while place < len(intervals) and intervals[place][1] < reading.time_s:
-            place += 1
-        if place == len(intervals):
-            break
-        if reading.time_s >= intervals[place][0] and reading.utilization != 0:
-            found.append(reading)
-    return found
-
-
-def _mean_mhz(readings: Sequence[Reading]) -> float | None:
-    clocks = [reading.sm_mhz for reading in readings if reading.sm_mhz is not None]
-    return sum(clocks) / len(clocks) if clocks else None
-
-
-def _capped(readings: Sequence[Reading]) -> bool | None:
-    told = [Throttle.POWER_CAP in reading.throttle for reading in readings if reading.throttle is not None]
-    return sum(told) >= _CAPPED * len(told) if told else None
-
-
-def _liveliness(track: Track) -> float:
-    powers = [reading.power_w for reading in track.readings()[-100:] if reading.power_w is not None]
-    return float(np.std(powers)) if len(powers) > 1 else 0.0
-
-
-def _signal(
-    name: str,
-    readings: Sequence[Reading],
-    values: Sequence[float | None],
-    update_s: float,
-    window_s: float | None = None,
-    quantity: str = "",
-) -> Signal | None:
-    pairs = [(reading.time_s, value) for reading, value in zip(readings, values, strict=True) if value is not None]
-    if len(pairs) < 8:
-        return None
-    times_s, shown = np.array(pairs, dtype=np.float64).T
-    return Signal(name, times_s, shown, update_s, update_s if window_s is None else window_s, quantity)
 
 
 def _known(activity: Activity | None) -> dict[str, float]:

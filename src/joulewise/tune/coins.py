@@ -22,9 +22,19 @@ VOID = "void"
 """``Shifted.what`` of a decided move that came to nothing: if it was half of a pair, the pair's coin is used up."""
 
 
-def void_says(role: Role) -> str:
-    """How the journal says it."""
-    return f"{role}: nothing comparable was measured"
+def void_says(role: Role, waited_s: float | None = None) -> str:
+    """How the journal says it, with the seconds that were waited for it, if known."""
+    waited = f" in {waited_s!r} s" if waited_s is not None else ""
+    return f"{role}: nothing comparable was measured{waited}"
+
+
+def void_of(says: str) -> tuple[str, float]:
+    """The role and the seconds that ``void_says`` put into words; 0 s where none are told."""
+    role, _, rest = says.partition(":")
+    try:
+        return role, float(rest.rpartition(" in ")[2].removesuffix(" s"))
+    except ValueError:
+        return role, 0.0
 
 
 # Trials that were begun and left no block, one after another: a shift may break one off.

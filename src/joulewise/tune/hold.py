@@ -63,6 +63,11 @@ class Hold:
         self._before = block if self._short else None
         return pair
 
+    @property
+    def calm(self) -> bool:
+        """Whether no window is due or waits for its second neighbour: something else may come between."""
+        return self._window is None and not self.schedule.due
+
     def missed(self) -> None:
         """The window that was due came to nothing."""
         self.schedule.missed()

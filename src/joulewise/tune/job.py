@@ -15,11 +15,13 @@ The way of a job:
    take its place.
 4. *hold*: once the guard keeps it, the setting is held, with baseline windows at drawn times: they prove the saving,
    notice a broken bound, and show when a deeper setting pays, which is then tried, and gone back from unless it is kept
-   too or is close to it. A setting so near the bound that a dozen pairs decide nothing is held as long as they speak
-   for it, and verified by what comes after.
+   too. While nothing is kept yet, a setting that the first pairs speak for without deciding is held between further
+   pairs, as long as they go on speaking for it and the time account has room; ``verified`` says which of the two it is.
 
-A job that nothing helps is left alone: the default is held and nothing is tried. The time account (``guard.Debt``) is
-in charge of the whole job's slowdown: while it has no room left, the baseline runs every other block.
+A job that nothing helps is left alone: the default is held and nothing is tried. So is one whose pace is too unsteady
+to judge, which goes on being measured, and is tuned when that changes. The time account (``guard.Debt``) is in charge
+of the whole job's slowdown: while it has no room left nothing new is tried, and the baseline runs every other block. A
+setting under which nothing comparable can be measured, twice on end, is given up; what was waited for is charged.
 
 When the law is refuted by what was measured, ``tune/search`` proposes neighbours of the best setting instead.
 """
@@ -39,11 +41,11 @@ from joulewise.core.block import Block, Move, Role, Rung
 from joulewise.core.decision import Decision, Expectation
 from joulewise.core.event import Event, Seen, Shifted
 from joulewise.core.frontier import Frontier
-from joulewise.core.knob import DEFAULT, Setting
+from joulewise.core.knob import DEFAULT, POWER_LIMIT_W, Setting
 from joulewise.core.objective import MinEnergy, Objective, slowdown_bound
 from joulewise.model.dvfs import Belief
 from joulewise.tune.choice import LEAST_GAIN, UNVERIFIED, Worth, best_probe
-from joulewise.tune.coins import VOID
+from joulewise.tune.coins import VOID, void_of
 from joulewise.tune.guard import AlphaBudget, Debt, candidate_first, line_of
 from joulewise.tune.hold import Hold, Length
 from joulewise.tune.outlook import Outlook
@@ -83,17 +85,28 @@ MOST_BASELINES = 3
 MOST_PROBES = 3
 # How much longer a job is thought to go on: as long as it has run (nothing else is known), and this long at least.
 LEAST_AHEAD_S = 300.0
-# Pairs one after another before a candidate that they do not decide on is held; then the proof's windows go on.
+# Pairs one after another before a first candidate that they speak for is held between pairs: half of a pair is spent
+# at the baseline, where nothing is saved …
+FIRST_PAIRS = 6
+# … and how much longer than a pair it is then held until the next.
+SPARSE = 4.0
+# Pairs one after another before a candidate that they do not decide on gives way to what is kept, for a while.
 DENSE_PAIRS = 12
 # … or this many, if about a dozen more look like enough.
 MOST_PAIRS = 32
 # A setting is put on trial if it is within the bound with this chance at least, and given up below the other one.
 LEAST_CHANCE = 0.12
 HOPELESS = 0.03
-# A setting that is not verified is held, or put in the place of another one, with this chance at least; and in the
-# place of one that is verified with the other.
+# A setting that is not verified is held, or put in the place of another one, with this chance at least.
 FAIR_CHANCE = 0.5
-GOOD_CHANCE = 0.8
+# Moves on end without a block after which a setting is given up.
+MOST_IN_VAIN = 2
+# How long an unsteady job is measured on before it is left alone for good.
+PATIENCE_S = 1800.0
+# A pair of the greatest length may err by so many bounds: nine times as many pairs as one bound takes.
+MOST_COARSE = 3.0
+# While the time account has no room, how long until something new is thought of again.
+NO_ROOM_S = 30.0
 # Trials before the choice is left as it is, until the job changes.
 MOST_TRIALS = 8
 # Pairs after which another setting is thought of: each doubling of the evidence, roughly.
@@ -146,6 +159,18 @@ class JobTuner:
         self._worth: Worth | None = None
         self._clock_s = 0.0
         self._think_at_s = math.inf
+        self._pair_at_s = math.inf  # when, while something unverified is held, the next pair falls due
+        self._in_vain = 0  # moves on end, at one setting, that came to nothing
+        self._unmeasured: set[str] = set()  # knobs under which nothing could be measured
+        self._coarse = False  # left alone only until its pace can be judged
+        self._renewing = False  # what was held is verified again after a small shift
+        self.lost_thread = 0
+        """Blocks of a replayed journal that another than the move asked for had led to."""
+
+    @property
+    def kept(self) -> Setting | None:
+        """The best setting that the guard has kept; None before there is one."""
+        return best.setting if (best := self._best_kept) is not None else None
 
     @property
     def belief(self) -> Belief:
@@ -204,13 +229,15 @@ class JobTuner:
 
     # Telling
 
-    def tell(self, block: Block | None) -> None:
-        """What came of the last move. None (nothing comparable was measured) voids the pair that was under way."""
+    def tell(self, block: Block | None, *, waited_s: float = 0.0) -> None:
+        """What came of the last move. None (nothing comparable was measured, in ``waited_s``) voids the pair that was
+        under way."""
         move = self.ask()
         self._pending = None
         if block is None:
-            self._missed(move.role)
+            self._missed(move, waited_s)
             return
+        self._in_vain = 0
         self._account(block)
         self._clock_s += block.duration_s
         match move.role:
@@ -226,11 +253,41 @@ class JobTuner:
             case Role.HOLD | Role.PROOF:
                 self._held(move.role, block)
 
-    def _missed(self, role: Role) -> None:
-        if role in (Role.CANDIDATE, Role.REFERENCE):
-            self._half = None  # the pair is begun anew, in the order that was drawn for it
-        elif role is Role.PROOF:
+    def _missed(self, move: Move, waited_s: float) -> None:
+        setting = move.setting
+        self._clock_s += waited_s
+        if move.role in (Role.CANDIDATE, Role.REFERENCE):
+            self._void_pair()
+        elif move.role is Role.PROOF:
             self._hold.missed()
+        else:
+            self._hold.interrupted()
+        if setting == DEFAULT:
+            return
+        slower = self._expected_slowdown(setting)
+        self.debt.charge(waited_s * slower / (1.0 + slower))
+        self._in_vain += 1
+        if self._in_vain >= MOST_IN_VAIN:
+            self._in_vain = 0
+            self._unmeasured |= {POWER_LIMIT_W.name} & set(setting)  # slow to settle: its kind fails as a whole
+            until_s = self._refused[setting] = max(60.0, 2.0 * self._clock_s)
+            self._leave_alone(f"nothing comparable could be measured under {_named(setting)}")
+            self._think_at_s = until_s
+
+    def _void_pair(self) -> None:
+        """The pair that is under way is no pair; its coin is used up."""
+        self._half = None
+        if self._trial is not None:
+            self._trial.drawn += 1
+
+    def _expected_slowdown(self, setting: Setting) -> float:
+        """By its pairs, else as believed; the bound where nothing is known."""
+        known = self.slowdown_of(setting)
+        if known is None and self._worth is not None and setting in self._worth.settings:
+            known = self._worth.expected(self._worth.index(setting))[0]
+        if known is None:
+            known = self.bound if math.isfinite(self.bound) else 0.0
+        return max(0.0, known)
 
     def _account(self, block: Block) -> None:
         trial = next((t for t in reversed(self.trials) if t.setting == block.setting and t.pairs >= 2), None)
@@ -247,16 +304,23 @@ class JobTuner:
             return
         other, self._half = self._half, None
         trial.drawn += 1
+        if self.stage is Stage.HOLD:
+            self._hold.interrupted()
+            self._pair_at_s = self._clock_s + SPARSE * (block.duration_s + other.duration_s)
         self._pair_told(*((block, other) if block.setting == trial.setting else (other, block)))
 
     def _held(self, role: Role, block: Block) -> None:
         if self.stage is Stage.HOLD and (pair := self._hold.tell(role, block)) is not None:
             return self._pair_told(*pair)
+        if self._coarse:
+            return self._measured_on(block)
         if self._clock_s >= self._think_at_s and role is Role.HOLD:
             self._think_at_s = 1.5 * self._clock_s
             if self.stage is Stage.HOLD:
                 return self._think()
-            return self._choose(self.says)
+            if self._best_kept is not None:
+                return self._fall_back("to be held again")
+            return self._choose(self.says) if self._probed or self.trials else self._look_around()
         return None
 
     def _pair_told(self, candidate: Block, reference: Block) -> None:
@@ -275,11 +339,30 @@ class JobTuner:
         if error > wanted and len(blocks) < MOST_BASELINES:
             return None
         if error > self.bound:
-            length_s = sum(block.duration_s for block in blocks)
-            return self._leave_alone(f"unit time errs by {error:.1%} over {length_s:.0f} s, too coarse for the bound")
+            return self._too_coarse()
+        return self._begin()
+
+    def _begin(self) -> None:
         if self._start:
             return self._try(self._start, "what this job was best at before, to be confirmed")
         return self._look_around()
+
+    def _too_coarse(self) -> None:
+        error, length_s = self._outlook.time_error, sum(block.duration_s for block in self._outlook.baseline)
+        goes_on = length_s < PATIENCE_S
+        on = "; measuring on" if goes_on else ""
+        self._leave_alone(f"unit time errs by {error:.1%} over {length_s:.0f} s, too coarse for the bound{on}")
+        self._coarse = goes_on
+
+    def _measured_on(self, block: Block) -> None:
+        """One more block of an unsteady job, nothing set: it costs nothing, and the job may have calmed down."""
+        self._outlook.add_baseline(block)
+        usual_s = 4.0 * self._usual_s(self._lengths.pair)
+        pair_error = block.time_error * math.sqrt(2.0 * block.duration_s / usual_s)
+        if self._outlook.time_error <= 0.5 * self.bound and pair_error <= MOST_COARSE * self.bound:
+            self._coarse = False
+            return self._begin()
+        return self._too_coarse()
 
     def _look_around(self) -> None:
         """Probe once more, or choose."""
@@ -291,7 +374,7 @@ class JobTuner:
                 worth,
                 self._outlook.baseline[-1],
                 self.bound,
-                probed=self._probed,
+                probed=[*self._probed, *self._out(worth)],
                 probe_s=self._usual_s(self._lengths.probe),
                 ahead_s=self._ahead_s,
             )
@@ -306,6 +389,10 @@ class JobTuner:
         worth = self._weigh()
         if worth is None or len(self.trials) >= MOST_TRIALS:
             return self._fall_back(otherwise)
+        if self.debt.room_s < 0:
+            self._fall_back(f"{otherwise}; nothing new while the whole job is this close to its bound")
+            self._think_at_s = self._clock_s + NO_ROOM_S
+            return None
         best = worth.best(self._rank(worth), without=self._out(worth), least_chance=LEAST_CHANCE)
         if best is None:
             return self._fall_back(otherwise)
@@ -342,6 +429,7 @@ class JobTuner:
     def _take(self, trial: Trial, why: str) -> None:
         self._trial, self.chosen, self.stage, self.says = trial, trial.setting, Stage.HOLD, why
         self._think_at_s = max(60.0, 1.5 * self._clock_s)
+        self._pair_at_s = math.inf if trial.verdict.kept else self._clock_s + SPARSE * 2.0 * trial.pair_s
 
     def _after_pair(self, trial: Trial) -> None:
         verdict = trial.verdict
@@ -349,17 +437,32 @@ class JobTuner:
             return self._refuse(trial, verdict.reason)
         if verdict.kept:
             if self.stage is Stage.VERIFY or not trial.settled:
-                trial.settled = True
+                trial.settled, self._renewing = True, False
                 self._budget.kept(trial.alpha)
                 self._take(trial, f"verified: {verdict.reason}")
             return None
         if trial.pairs >= 6 and trial.chance < HOPELESS:
             return self._refuse(trial, verdict.reason)
-        if self.stage is Stage.HOLD and trial.chance < FAIR_CHANCE and self._best_kept is not None:
-            return self._refuse(trial, verdict.reason)
+        if self.stage is Stage.HOLD:
+            if trial.chance < FAIR_CHANCE:
+                return self._refuse(trial, verdict.reason)
+            self.says = f"held, not verified: {verdict.reason}"
+        elif trial.pairs >= FIRST_PAIRS and self._may_be_held(trial):
+            return self._take(trial, f"held, not verified: {verdict.reason}")
         if trial.pairs in _THINK:
             return self._think()
         return None
+
+    def _may_be_held(self, trial: Trial) -> bool:
+        """Whether a setting that is not kept (yet) may be held between pairs: nothing else is kept, the pairs speak for
+        it, a few more would not decide, and the whole job can afford it."""
+        return (
+            self._best_kept is None
+            and trial.chance >= FAIR_CHANCE
+            and trial.gain >= 0.5 * LEAST_GAIN
+            and trial.test.pairs_to_go() > FIRST_PAIRS
+            and self.debt.room_s > 0
+        )
 
     def _think(self) -> None:
         """Whether another setting should take the place of the one on trial or held."""
@@ -373,15 +476,23 @@ class JobTuner:
         if self.stage is Stage.VERIFY and trial.pairs >= DENSE_PAIRS and not self._nearly_kept(trial):
             if trial.chance < FAIR_CHANCE:
                 return self._refuse(trial, trial.verdict.reason)
-            if self._best_kept is not None and trial.chance < GOOD_CHANCE:
+            if self._best_kept is not None:
                 # What is kept is better than what may not be. More pairs may be added to these another time.
                 self._refused[trial.setting] = 2.0 * self._clock_s
                 return self._fall_back(f"{_named(trial.setting)} {trial.verdict.reason}")
-            self._take(trial, f"held while the evidence grows: {trial.verdict.reason}")
+            self._take(trial, f"held, not verified: {trial.verdict.reason}")
         return None
 
     def _nearly_kept(self, trial: Trial) -> bool:
-        return trial.pairs < MOST_PAIRS and trial.test.pairs_to_go() <= DENSE_PAIRS
+        """Whether to go on comparing: a dozen more pairs look like enough; or, beside a setting that is kept, what they
+        cost (half of each is spent at the baseline) is little against what the better one would save."""
+        to_go, kept = trial.test.pairs_to_go(), self._best_kept
+        if trial.pairs < MOST_PAIRS and to_go <= DENSE_PAIRS:
+            return True
+        if kept is None or kept is trial or trial.pairs >= 4 * MOST_PAIRS:
+            return False
+        more = trial.chance * (trial.gain - kept.gain) * self._ahead_s
+        return to_go * trial.pair_s * kept.gain < 0.5 * more
 
     def _better(self, worth: Worth, trial: Trial) -> int | None:
         """The setting that should take the place of ``trial``'s, or None."""
@@ -409,13 +520,17 @@ class JobTuner:
         return max(kept, key=lambda trial: trial.gain, default=None)
 
     def _refuse(self, trial: Trial, why: str) -> None:
-        """Give a setting up, until there is twice as much to judge it by."""
+        """Give a setting up, until there is twice as much to judge it by. One that was held until the job changed a
+        little, and is not kept now, shows that it changed more than that: all is measured anew."""
         self._refused[trial.setting] = max(60.0, 2.0 * self._clock_s)
         trial.given_up = True
         why = f"{_named(trial.setting)} given up, {why}"
+        if self._renewing:
+            return self._anew(f"{why}; measuring the baseline anew")
         self._choose(why)
         if why not in self.says:  # the journal tells why it was left, then what comes instead
             self.says = f"{why}; {self.says}"
+        return None
 
     def _fall_back(self, why: str) -> None:
         """To the best setting that was kept, or to the default."""
@@ -426,6 +541,8 @@ class JobTuner:
 
     def _leave_alone(self, why: str) -> None:
         said = why if why.startswith("left alone") else f"left alone: {why}"
+        self._hold.interrupted()
+        self._half, self._coarse = None, False
         self._trial, self.chosen, self.stage, self.says = None, DEFAULT, Stage.ALONE, said
         self._think_at_s = max(60.0, 2.0 * self._clock_s) if self._probed or self.trials else math.inf
 
@@ -434,6 +551,20 @@ class JobTuner:
         if self._trial is not None and self._trial.setting == setting:
             self._pending = self._half = None
             self._refuse(self._trial, why)
+
+    @property
+    def refused(self) -> list[Setting]:
+        """Settings that were on trial and not kept, or no longer."""
+        return [trial.setting for trial in self.trials if trial.verdict.kept is False]
+
+    def left_by(self, setting: Setting) -> float:
+        """How much slower ``setting`` may still become before it breaks the bound, nearly surely; 0 where nothing is
+        known of it."""
+        trial = next((t for t in reversed(self.trials) if t.setting == setting and t.pairs >= 2), None)
+        if trial is None or math.isinf(self.bound):
+            return 0.0 if trial is None else math.inf
+        slowdown, error = trial.slowdown
+        return max(0.0, (1.0 + self.bound) / (1.0 + slowdown + 1.645 * error) - 1.0)
 
     def slowdown_of(self, setting: Setting) -> float | None:
         """What ``setting`` costs in time by its pairs; None before there are two."""
@@ -458,8 +589,11 @@ class JobTuner:
 
     @property
     def _pair_is_due(self) -> bool:
-        """Whether, while holding, a pair comes next: one is under way, or the time account has no room left."""
-        return self._half is not None or self.debt.room_s < 0
+        """Whether, while holding, a pair comes next: one is under way, or, no window being near, the time account has
+        no room left, or what is held waits to be verified."""
+        if self._half is not None:
+            return True
+        return self._hold.calm and (self.debt.room_s < 0 or self._clock_s >= self._pair_at_s)
 
     @property
     def _pair_length(self) -> Length:
@@ -485,11 +619,28 @@ class JobTuner:
         refused = {setting for setting, until_s in self._refused.items() if until_s > self._clock_s}
         slowdown = dict(zip(worth.settings, worth.slowdown.tolist(), strict=True))
         limit = min((slowdown[setting] for setting in refused if setting in slowdown), default=math.inf)
-        return [setting for setting in worth.settings if setting in refused or slowdown[setting] >= limit]
+        return [
+            setting
+            for setting in worth.settings
+            if setting in refused or slowdown[setting] >= limit or self._unmeasured & set(setting)
+        ]
 
     def _weigh(self) -> Worth | None:
-        self._worth = self._outlook.weigh(also=[trial.setting for trial in self.trials])
+        tried = [trial.setting for trial in self.trials]
+        self._worth = self._outlook.weigh(also=[*tried, *self._between()])
         return self._worth
+
+    def _between(self) -> list[Setting]:
+        """Half way from the setting that is kept to those that are not: the belief proposes in coarser notches."""
+        kept = self.kept
+        if kept is None:
+            return []
+        space, others = self.belief.space, [trial.setting for trial in self.trials if not trial.verdict.kept]
+        return [
+            space.snap(Setting(**{name: 0.5 * (value + other[name]) for name, value in kept.items()}))
+            for other in others
+            if set(other) == set(kept)
+        ]
 
     def frontier(self) -> Frontier[Setting]:
         """Time and energy of a unit of work under every setting worth considering, as believed now. ValueError before
@@ -501,20 +652,39 @@ class JobTuner:
     def shift(self, kind: str) -> None:
         """The job changed: "small" has the chosen setting verified anew, anything else has the job tuned anew, with
         what is known of the card, and the load as it was for a hint."""
-        self._pending, self._half, chosen = None, None, self.chosen
-        self._hold.interrupted()
-        self._refused.clear()
-        self.trials.clear()
+        self.debt.settle(self.phase)
+        chosen = self.chosen
+        self.interrupted()
         if kind == "small" and self._trial is not None:
+            self._forget()
+            self._renewing = True
             return self._try(chosen, "the job changed a little: to be verified again")
         if kind == "small" and self.stage is Stage.ALONE:
+            self._forget()
             self._think_at_s = self._clock_s
             return None
+        return self._anew("the job changed: measuring the baseline anew")
+
+    def _forget(self) -> None:
+        self._refused.clear()
+        self.trials.clear()
+        self._unmeasured.clear()
+
+    def _anew(self, why: str) -> None:
+        """Tune from the start, with what is known of the card, and the load as it was for a hint."""
+        self._forget()
         self._outlook.renew()
         self._probed.clear()
+        self._half, self._coarse, self._renewing = None, False, False
         self._trial, self._worth, self._start, self._think_at_s = None, None, None, math.inf
-        self.chosen, self.stage, self.says = DEFAULT, Stage.BASELINE, "the job changed: measuring the baseline anew"
-        return None
+        self.chosen, self.stage, self.says = DEFAULT, Stage.BASELINE, why
+
+    def interrupted(self) -> None:
+        """Something else came between: what is under way is void, and the next block is nobody's neighbour."""
+        self._pending = None
+        if self._half is not None:
+            self._void_pair()
+        self._hold.interrupted()
 
     def replay(self, events: Iterable[Event]) -> Self:
         """Bring a fresh tuner to where the one was that ``events`` of its phase come from; the tuner itself."""
@@ -525,17 +695,49 @@ class JobTuner:
                 if event.what in SHIFTS:
                     self.shift(event.what)
                 elif event.what == VOID:
-                    self.tell(None)
+                    role, waited_s = void_of(event.says)
+                    if role == self.ask().role:  # else of another ruler's tuner
+                        self.tell(None, waited_s=waited_s)
         return self
 
     def _replay(self, seen: Seen) -> None:
-        # A move that came to nothing left no trace but the one after it.
-        for _ in range(8):
-            move = self.ask()
-            if (move.role, move.setting) == (seen.role, seen.block.setting):
-                return self.tell(seen.block)
-            self.tell(None)
-        return None
+        move = self.ask()
+        if (move.role, move.setting) != (seen.role, seen.block.setting):
+            if seen.role in (Role.CANDIDATE, Role.REFERENCE) and self._half is not None:
+                self.interrupted()  # half of a pair whose other half came to nothing, and nothing told of that
+                move = self.ask()
+            if (move.role, move.setting) != (seen.role, seen.block.setting) and not self._follow(seen):
+                self._account(seen.block)
+                self._clock_s += seen.block.duration_s
+                return
+        self.tell(seen.block)
+
+    def _follow(self, seen: Seen) -> bool:
+        """Go where the journal went, though nothing that is known here leads there (another version wrote it, or what
+        it knew beforehand is no longer known). Whether that is possible."""
+        self.lost_thread += 1
+        role, setting, why = seen.role, seen.block.setting, "as before the restart"
+        self._pending = None
+        if not self._outlook.baseline and role is not Role.BASELINE:
+            return False
+        match role:
+            case Role.BASELINE:
+                if self.stage is not Stage.BASELINE:
+                    return False
+            case Role.PROBE:
+                self.chosen, self.stage, self.says = setting, Stage.PROBE, why
+            case Role.CANDIDATE if self._trial is None or self._trial.setting != setting:
+                self._try(setting, why)
+            case Role.HOLD if setting == DEFAULT:
+                self._leave_alone(why)
+            case Role.HOLD if self.stage is not Stage.HOLD or self.chosen != setting:
+                self._try(setting, why)
+                self._take(self._current, why)
+            case Role.REFERENCE | Role.PROOF if self._trial is None:
+                return False
+        length = self._lengths.pair
+        self._pending = self._move(setting, role, length, why)
+        return True
 
 
 def _named(setting: Setting) -> str:

@@ -95,7 +95,7 @@ class Lines:
         self.objective = objective
         # A job without a bound may be as slow as its objective likes.
         self.debt = Debt(bound if math.isfinite(bound) else 1e9)
-        self._budget = AlphaBudget(alpha)
+        self.budget = AlphaBudget(alpha)
         self._subject, self._record, self._recall = subject, record, recall
         self._seed, self._alpha = seed, alpha
         self._share, self._window_s = proof_share, proof_window_s
@@ -136,13 +136,18 @@ class Lines:
     def belief(self, phase: str) -> Belief:
         """What is believed of a phase before its first block."""
         ruler = self._subject.ruler
+        prior = self._record.prior(phase)
+        if prior is None:
+            prior = _prior(ruler)
+            if prior is not None:
+                self._record.expected(prior, phase)
         gpus = [track.gpu for track in ruler.sampler.tracks]
         return Belief(
             self._subject.space,
             model=model_of(gpus[0]),
             default_limit_w=gpus[0].info.default_limit_w,
             gpus=len(gpus),
-            prior=_prior(ruler),
+            prior=prior,
             learnt=self._recall.learnt(phase),
             seed=self._seed,
         )
@@ -160,9 +165,16 @@ class Lines:
             phase=phase,
             start=start or self._recall.start(phase, self._subject.space),
             debt=self.debt,
-            budget=self._budget,
+            budget=self.budget,
         )
-        return tuner if before else tuner.replay(self._record.lessons(rung))
+        if before or not self._record.past:
+            return tuner
+        tuner.replay(self._record.lessons(rung)).interrupted()
+        if tuner.lost_thread:
+            self._record.note(
+                f"{tuner.lost_thread} blocks of the interrupted run were followed without knowing what led to them"
+            )
+        return tuner
 
 
 def model_of(gpu: Gpu) -> GpuModel | None:

@@ -38,6 +38,7 @@ from joulewise.store.memory import Memory
 from joulewise.tune.advise import advise
 from joulewise.tune.change import ChangeDetector, Shift
 from joulewise.tune.coins import VOID, void_says
+from joulewise.tune.job import LENGTHS
 from joulewise.tune.lines import Line, Lines
 from joulewise.tune.phases import PhaseFinder
 from joulewise.tune.proof import Proof
@@ -59,7 +60,9 @@ MEASURE_S = 20.0
 PROOF_WINDOW_S = 2.0
 """Expected length of the first baseline window, journalled before it is drawn."""
 MOST_OVER_MHZ = 45.0
-"""Three usual steps of 15 MHz: a mean clock further above the ceiling asked for is somebody else's doing."""
+"""Three usual steps of 15 MHz: a mean clock further above the ceiling asked for is somebody else's doing …"""
+MOST_OVER_BLOCKS = 4
+"""… in so many blocks on end, of one second or longer: ten readings."""
 
 _NO_MORE = "nothing is tuned any more"
 _log = logging.getLogger("joulewise")
@@ -122,7 +125,7 @@ def build(
         "fingerprint": fingerprint,
         "dry_run": dry_run,
     }
-    slack = Slack([gpu.info.uuid for gpu in gpus], bound, alpha, seed=seed)
+    slack = Slack([gpu.info.uuid for gpu in gpus], bound, lines.budget, seed=seed)
     take = lease if callable(lease) and not dry_run else None
     return Online(subject, lines, slack, record, recall, Began(0.0, run, told), take=take, dry_run=dry_run, own=own)
 
@@ -237,7 +240,7 @@ class Online:
             line.observation = Observation(move)
         move = line.observation.move
         holds = move.role is Role.HOLD and move.setting != DEFAULT
-        if holds and not line.observation.visits and self._slack.wants(move.setting, self.subject.space):
+        if holds and not line.observation.visits and self._gives_slack(line, move):
             yield from self._slack_pair(line, move)
             return
         wait_s = self._apply(move.setting, self._slack.kept.get(move.setting, {}) if holds else {})
@@ -249,13 +252,19 @@ class Online:
         if line.observation is not None and line.observation.done:
             self._told(line, line.observation)
 
+    def _gives_slack(self, line: Line, move: Move) -> bool:
+        """Whether the next block is held in two halves. Never one beside a baseline window: that is half of a pair."""
+        left = line.tuner.left_by(move.setting)
+        return move.least_s >= LENGTHS.hold[1] and self._slack.wants(move.setting, self.subject.space, left)
+
     def _told(self, line: Line, observation: Observation) -> None:
         line.observation = None
         block = self.subject.block(observation)
         if observation.move.role is Role.PROBE:
             # Thinking takes a second at times, which the job should not spend at a setting nobody means to keep.
             self._apply(DEFAULT, {})
-        line.tuner.tell(block)
+        waited_s = round(observation.waited_s, 3)
+        line.tuner.tell(block, waited_s=waited_s)
         if block is not None:
             line.told += 1
             self.record.saw(Seen(self._time.now_s(), observation.move.role, block, line.tuner.says))
@@ -267,7 +276,7 @@ class Online:
             else:
                 self._check_stalls(line, block)
         else:
-            self.record.change(VOID, void_says(observation.move.role), line.phase)
+            self.record.change(VOID, void_says(observation.move.role, waited_s), line.phase)
         self._look(line)
 
     def _slack_pair(self, line: Line, move: Move) -> Loop[None]:
@@ -291,6 +300,11 @@ class Online:
         line.tuner.tell(common)
         if common is not None:
             self.record.saw(Seen(self._time.now_s(), Role.HOLD, common, line.tuner.says))
+        if slack is not None:
+            known = line.tuner.slowdown_of(move.setting)
+            if known is not None and common is not None:
+                known = (1.0 + known) * slack.unit_s / common.unit_s - 1.0
+            self.lines.debt.charge(slack.duration_s * (known or 0.0) / (1.0 + (known or 0.0)))
         if slack is not None and common is not None:
             self._slack.tell(move.setting, slack, common)
             if move.setting in self._slack.kept:
@@ -448,13 +462,16 @@ class Online:
             self._lose(f"{_NO_MORE}: {lost or 'the lease has ended'}")
 
     def _check_clock(self, line: Line, block: Block) -> None:
-        """A clock well above its ceiling, twice in a row, is not ours: somebody else sets this GPU."""
+        """A clock well above its ceiling, block after block, is not ours: somebody else sets this GPU. One block alone
+        may hold readings from before its own switch, on a busy host a few."""
         ceiling_mhz = block.setting.get("sm_mhz")
-        if ceiling_mhz is None or block.sm_mhz is None or block.sm_mhz <= ceiling_mhz + MOST_OVER_MHZ:
+        if ceiling_mhz is None or block.sm_mhz is None or block.duration_s < 1.0:
+            return  # says nothing
+        if block.sm_mhz <= ceiling_mhz + MOST_OVER_MHZ:
             line.over = 0
             return
         line.over += 1
-        if line.over >= 2:
+        if line.over >= MOST_OVER_BLOCKS:
             self._lose(
                 f"{_NO_MORE}: the SM clock is {block.sm_mhz:.0f} MHz under a ceiling of {ceiling_mhz:.0f} MHz, so "
                 "somebody else sets it"
@@ -572,8 +589,13 @@ class Online:
         )
 
     def _keep(self, summary: Summary, proof: Proof | None) -> None:
-        learnt = {line.phase: line.tuner.belief.learnt() for line in self.lines.finest() if line.tuner.chosen}
-        self._recall.keep(learnt, summary.chosen, summary.verified, proof)
+        tuners = {line.phase: line.tuner for line in self.lines.finest()}
+        learnt = {phase: tuner.belief.learnt() for phase, tuner in tuners.items() if tuner.chosen or tuner.refused}
+        kept = {phase: tuner.kept for phase, tuner in tuners.items()}
+        chosen = {phase: setting or summary.chosen.get(phase, DEFAULT) for phase, setting in kept.items()}
+        verified = {phase: setting is not None for phase, setting in kept.items()}
+        refused = {phase: tuner.refused for phase, tuner in tuners.items()}
+        self._recall.keep(learnt, chosen, verified, proof, refused)
 
 
 def _facts(summary: Summary) -> dict[str, Any]:

@@ -5,16 +5,22 @@ Writing is never allowed to fail the job: a journal that refuses costs the proof
 
 from __future__ import annotations
 
+import contextlib
+import json
 import math
 from collections.abc import Iterable
 
 from joulewise.core.block import Role, Rung
 from joulewise.core.event import Began, Event, Seen, Shifted
 from joulewise.core.timeline import TimeSource
+from joulewise.model.learnt import LoadPrior
 from joulewise.store.journal import Journal, MemoryJournal
 from joulewise.tune.coins import VOID
 from joulewise.tune.proof import SHIFTS, Proof, prove
 from joulewise.tune.seal import Seal
+
+COUNTERS = "counters"
+"""``Shifted.what`` of what activity counters told of a phase's load; ``says`` is JSON."""
 
 
 class Record:
@@ -52,6 +58,21 @@ class Record:
     def lessons(self, rung: Rung) -> Iterable[Event]:
         """What tuners were told in the past, by one ruler; the loop's own news (idle, lost) are not their business."""
         return (e for e in self.past if (e.block.rung is rung if isinstance(e, Seen) else _retunes(e)))
+
+    def prior(self, phase: str) -> LoadPrior | None:
+        """What the interrupted run expected of a phase's load before its first block: without it, what that run went on
+        to do cannot be understood. None where it expected nothing."""
+        for event in self.past:
+            if isinstance(event, Shifted) and (event.what, event.phase) == (COUNTERS, phase):
+                with contextlib.suppress(ValueError, TypeError, KeyError):
+                    told = json.loads(event.says)
+                    return LoadPrior(dict(told["mean"]), dict(told["spread"]), str(told["says"]))
+        return None
+
+    def expected(self, prior: LoadPrior, phase: str) -> None:
+        """Keep what is expected of a phase's load."""
+        told = {"mean": dict(prior.mean), "spread": dict(prior.spread), "says": prior.says}
+        self.change(COUNTERS, json.dumps(told), phase)
 
     def write(self, event: Event) -> None:
         """Append an event; never raises."""

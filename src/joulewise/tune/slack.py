@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from joulewise.core.block import Block
 from joulewise.core.knob import SM_MHZ, Setting, Space
 from joulewise.core.measurement import Reading
-from joulewise.tune.guard import SlowdownTest, candidate_first, compare
+from joulewise.tune.guard import AlphaBudget, SlowdownTest, candidate_first, compare
 
 SHARE = 0.85
 """A GPU that draws less than this of the busiest one's power above idle has slack; equal work differs by 10 %."""
@@ -28,18 +28,22 @@ GIVE = 0.5
 LEAST_CLOCK = 0.6
 """Of the common clock; below lies the uncore knee of some chips."""
 PART = 0.25
-"""Of the user's bound, what slack may cost at most; the rest is the common setting's."""
+"""Of the user's bound, what slack may cost at most, and no more than the common setting has left of it …"""
+LEAST_PART = 0.05
+"""… which must be so much at least: less is not shown by any number of pairs that is worth it."""
 _MOST_PAIRS = 24
 _TRIAL = 1_000_000  # pair numbers of slack, far from those of any tuner's trials
 
 
 class Slack:
-    """Finds GPUs with slack and tests what they may give. ``uuids`` in the sampler's order."""
+    """Finds GPUs with slack and tests what they may give. ``uuids`` in the sampler's order; the error of its tests
+    comes out of the job's one ``budget``."""
 
-    def __init__(self, uuids: Sequence[str], bound: float, alpha: float, *, seed: int = 0) -> None:
+    def __init__(self, uuids: Sequence[str], bound: float, budget: AlphaBudget, *, seed: int = 0) -> None:
         self._uuids = tuple(uuids)
         self._part = PART * bound if math.isfinite(bound) else 0.005
-        self._alpha, self._seed = alpha, seed
+        self._budget, self._seed = budget, seed
+        self._tests = 0  # so far: each has coins of its own
         self._above_w = [0.0] * len(self._uuids)
         self._readings = 0
         self._proposed: Mapping[str, Setting] | None = None
@@ -63,23 +67,28 @@ class Slack:
         most = max(self._above_w, default=0.0)
         return [above / most if most > 0 else 1.0 for above in self._above_w]
 
-    def wants(self, setting: Setting, space: Space) -> bool:
-        """Whether a pair should be run under this common setting."""
+    def wants(self, setting: Setting, space: Space, left: float = math.inf) -> bool:
+        """Whether a pair should be run under this common setting, which leaves a slowdown of ``left`` to the bound."""
         if len(self._uuids) < 2 or setting in self.kept or self._readings < LEAST_READINGS:
             return False
         if self._proposed is None:
-            self._proposed = self._propose(setting, space)
-            self._test = SlowdownTest(self._part, self._alpha, most_pairs=_MOST_PAIRS) if self._proposed else None
+            part = min(self._part, left)
+            if part < LEAST_PART * self._part / PART:
+                return False
             self._savings = []
+            self._proposed = self._propose(setting, space)
             if not self._proposed:
                 self.kept[setting] = {}
                 self._proposed = None
-        return bool(self._proposed)
+                return False
+            self._test = SlowdownTest(part, self._budget.grant(), most_pairs=_MOST_PAIRS)
+            self._tests += 1
+        return True
 
     def pair(self) -> tuple[Mapping[str, Setting], bool]:
         """What single GPUs get in the next pair, and whether that half comes first."""
         pairs = self._test.pairs if self._test is not None else 0
-        return self._proposed or {}, candidate_first(self._seed, _TRIAL + len(self.kept), pairs)
+        return self._proposed or {}, candidate_first(self._seed, _TRIAL + self._tests, pairs)
 
     def tell(self, setting: Setting, slack: Block, plain: Block) -> None:
         """One pair: the job with slack taken, and without."""
@@ -90,6 +99,8 @@ class Slack:
         verdict = self._test.verdict
         if verdict.kept is None:
             return
+        if verdict.kept:
+            self._budget.kept(self._test.alpha)
         saved = -sum(self._savings) / len(self._savings)
         keep = bool(verdict.kept) and saved > 0
         self.kept[setting] = self._proposed if keep else {}

@@ -29,6 +29,9 @@ CLOCK_SETTLES_S = 0.1
 LIMIT_SETTLES_S = 1.5
 """The limiter acts on an average of about 0.5 s; after three of them a new balance is within 5 % of a step. It holds
 also for a clock raised under a limit that then bites: for a moment such a GPU runs faster than it can for long."""
+LEAST_WALL_S = 0.1
+"""No block is shorter by the wall's clock, by which sensors are read: in simulated time, which runs faster, the ten
+milliseconds that a loaded machine is late make a second."""
 COARSE_S = (2.0, 4.0, 8.0, 12.0, 20.0, 30.0)
 """Lengths of blocks that are considered where a period or counters are the ruler."""
 LONGER_S = 3.0
@@ -173,7 +176,8 @@ class JobSubject:
         from_s = max(self._settled_s, self._measured_s if self._measured_phase == move.phase else begun_s)
         before = (observation.work, observation.clean_s, observation.waited_s)
         most_s = self._most_s(move)
-        least_s = max(move.least_s, self._ruler_takes_s(move.phase))
+        speed = float(getattr(time, "speed", 1.0))
+        least_s = max(move.least_s, self._ruler_takes_s(move.phase), LEAST_WALL_S * speed)
         while True:
             ruler.read()
             alert = self.watch()
@@ -227,6 +231,8 @@ class JobSubject:
         error = math.sqrt(sum((part.time_error * part.duration_s) ** 2 for part in parts)) / duration_s
         start_s, end_s = observation.visits[0][0], observation.visits[-1][1]
         error = ruler.error_of(move.phase, move.setting, start_s, end_s, duration_s / work, error)
+        power_w, power_error = spent.energy_j / duration_s, spent.error_j / spent.energy_j
+        power_error = ruler.power_error_of(move.phase, move.setting, start_s, end_s, power_w, power_error)
         if spent.power_capped is not None:
             self._capped[move.setting] = spent.power_capped
         return Block(
@@ -236,7 +242,7 @@ class JobSubject:
             work=work,
             duration_s=duration_s,
             energy_j=spent.energy_j,
-            energy_error_j=spent.error_j,
+            energy_error_j=spent.energy_j * power_error,
             time_error=error,
             phase=move.phase,
             rung=ruler.rung_in(move.phase),
