@@ -202,12 +202,12 @@ def test_work_without_steps_is_noticed_and_another_ruler_looked_for() -> None:
     assert ruler.unmarked == ""  # a short silence is nothing
     follow(job, ruler, 8.0)
     assert "without a step" in ruler.unmarked
-    assert ruler.rung is Rung.STEPS
+    assert str(ruler.rung) == Rung.STEPS
     follow(job, ruler, 22.0)
-    assert ruler.rung is Rung.UNKNOWN
+    assert str(ruler.rung) == Rung.UNKNOWN
     assert ruler.unmarked == ""
     follow(job, ruler, 25.0)
-    assert ruler.rung is Rung.STEPS  # they have come back
+    assert str(ruler.rung) == Rung.STEPS  # they have come back
 
 
 def test_an_idle_job_is_not_at_unmarked_work() -> None:

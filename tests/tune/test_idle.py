@@ -87,7 +87,7 @@ def test_a_host_bound_job_is_not_put_to_rest_between_its_steps() -> None:
 def test_a_lease_that_cannot_write_now_is_asked_again_at_the_next_look() -> None:
     job = Played.with_gaps(step_s=0.2, steps=60, gap_s=15.0)
     lease = hold([job.gpu])
-    refused = []
+    refused: list[float] = []
 
     def captures(online: Online) -> Iterator[float]:
         while len(refused) < 2:  # a graph capture just as work comes back

@@ -7,17 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from joulewise.core.block import Role, Rung
+from joulewise.core.block import Block, Role, Rung
 from joulewise.core.errors import LeaseTaken, NotPermitted
-from joulewise.core.event import Began, Decided, Event, Finished, Proven, Seen
+from joulewise.core.event import Began, Decided, Event, Finished, Proven, Seen, Shifted
 from joulewise.core.knob import DEFAULT, Setting
 from joulewise.core.objective import Edp
 from joulewise.device.hold import hold
 from joulewise.device.lease import Lease
+from joulewise.model.learnt import LoadPrior
 from joulewise.store.database import Database
 from joulewise.store.journal import MemoryJournal
 from joulewise.store.memory import Memory
+from joulewise.tune import lines
 from joulewise.tune.online import Online
+from joulewise.tune.record import COUNTERS
 from joulewise.tune.verify import verify
 from tests.tune.jobs import COMPUTE, STREAM, Played
 from tests.tune.runs import tune
@@ -291,6 +294,37 @@ def test_a_restart_goes_on_from_the_journal() -> None:
     assert later[0].facts["seed"] == 3
     assert [event.role for event in later if isinstance(event, Seen)].count(Role.BASELINE) == 0
     assert again.summary.chosen == first.summary.chosen
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_killed_run_is_gone_on_with_although_its_counters_say_something_else_now(
+    told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = tune(Played.steady(step_s=0.2, jitter=0.002), duration_s=120.0)
+    assert first.summary.verified[""]
+    journal = MemoryJournal()
+    for event in first.events:
+        ends = isinstance(event, Proven | Finished)
+        if not ends and (told or not (isinstance(event, Shifted) and event.what == COUNTERS)):
+            journal.append(event)
+    before = len(list(journal.read()))
+    monkeypatch.setattr(lines, "_prior", lambda ruler: LoadPrior({"sm_share": 0.1}, {"sm_share": 0.1}))
+    again = tune(Played.steady(step_s=0.2, jitter=0.002, seed=1), duration_s=30.0, journal=journal)
+    roles = {event.role for event in again.events[before:] if isinstance(event, Seen)}
+    assert roles <= {Role.HOLD, Role.PROOF}
+    assert again.summary.chosen == first.summary.chosen
+    assert again.summary.verified[""]
+
+
+def test_a_clock_above_its_ceiling_is_somebody_elses_only_block_after_block() -> None:
+    run = tune(Played.steady(step_s=0.2), duration_s=20.0)
+    line, ceiling = run.online.lines.of(""), Setting(sm_mhz=1500.0)
+    over, fine = (Block(ceiling, 0.0, 2.0, 10.0, 2.0, 900.0, 1.0, 0.01, sm_mhz=mhz) for mhz in (1570.0, 1500.0))
+    for block in (over, over, over, fine, over, over, over):
+        run.online._check_clock(line, block)
+    assert run.shifts("lost") == []
+    run.online._check_clock(line, over)
+    assert len(run.shifts("lost")) == 1
 
 
 def test_the_next_run_starts_at_the_answer(tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ from joulewise.core.decision import Decision
 from joulewise.core.errors import GpuError, NotNow
 from joulewise.core.knob import DEFAULT, Choices, Setting, Space
 from joulewise.device.hold import hold
-from joulewise.monitor.ruler import Ruler, Spent
+from joulewise.monitor.ruler import Ruler
 from joulewise.monitor.sampler import Sampler
+from joulewise.monitor.spent import Spent
 from joulewise.tune.subject import JobSubject, Observation, common_space, retry_s
 from tests.tune.jobs import COMPUTE, STREAM, Played
 

@@ -89,7 +89,7 @@ LEAST_AHEAD_S = 300.0
 # at the baseline, where nothing is saved …
 FIRST_PAIRS = 6
 # … and how much longer than a pair it is then held until the next.
-SPARSE = 4.0
+SPARSE = 6.0
 # Pairs one after another before a candidate that they do not decide on gives way to what is kept, for a while.
 DENSE_PAIRS = 12
 # … or this many, if about a dozen more look like enough.
@@ -97,8 +97,10 @@ MOST_PAIRS = 32
 # A setting is put on trial if it is within the bound with this chance at least, and given up below the other one.
 LEAST_CHANCE = 0.12
 HOPELESS = 0.03
-# A setting that is not verified is held, or put in the place of another one, with this chance at least.
+# A setting that is not verified is held, or put in the place of another one, with this chance at least; and held on
+# above the other: half a standard error over the bound is no reason to begin anew, and the time account watches.
 FAIR_CHANCE = 0.5
+HELD_CHANCE = 0.3
 # Moves on end without a block after which a setting is given up.
 MOST_IN_VAIN = 2
 # How long an unsteady job is measured on before it is left alone for good.
@@ -294,7 +296,8 @@ class JobTuner:
         if trial is None:
             self.debt.tell(block)
         else:
-            slowdown, error = trial.slowdown
+            trial.spent(block.duration_s)
+            slowdown, error = trial.cost
             self.debt.tell(block, slowdown=slowdown, error=error)
 
     def _half_told(self, block: Block) -> None:
@@ -444,7 +447,7 @@ class JobTuner:
         if trial.pairs >= 6 and trial.chance < HOPELESS:
             return self._refuse(trial, verdict.reason)
         if self.stage is Stage.HOLD:
-            if trial.chance < FAIR_CHANCE:
+            if trial.chance < HELD_CHANCE:
                 return self._refuse(trial, verdict.reason)
             self.says = f"held, not verified: {verdict.reason}"
         elif trial.pairs >= FIRST_PAIRS and self._may_be_held(trial):

@@ -44,6 +44,7 @@ class Trial:
         self._log_times: list[float] = []
         self._log_costs: list[float] = []
         self._errors: list[float] = []
+        self._weights_s: list[float] = []
         self._allowed: list[bool] = []
         self._forced = False
 
@@ -66,6 +67,7 @@ class Trial:
         self.test.add(judged, error)
         self.pair_s += (0.5 * (candidate.duration_s + reference.duration_s) - self.pair_s) / (self.pairs + 1)
         self._log_times.append(log_time)
+        self._weights_s.append(0.0)
         self._log_costs.append(log_cost)
         self._errors.append(error)
         self._allowed.append(math.isfinite(self._objective.cost(point, base)))
@@ -92,6 +94,20 @@ class Trial:
         """Slowdown by the pairs, and one standard error: the larger of what they show and what their blocks claim."""
         ratio = math.exp(fmean(self._log_times))
         return ratio - 1.0, ratio * self._error(self._log_times)
+
+    def spent(self, seconds: float) -> None:
+        """Time went by at this setting, after two pairs at least: the last one speaks for it."""
+        self._weights_s[-1] += seconds
+
+    @property
+    def cost(self) -> tuple[float, float]:
+        """What the time at this setting has cost, for the time account: as ``slowdown``, or more where pairs that speak
+        for more time say so. Most pairs are of the beginning, and the setting may have become slower since."""
+        slowdown, error = self.slowdown
+        if (whole_s := sum(self._weights_s)) > 0:
+            weighed = sum(w * log for w, log in zip(self._weights_s, self._log_times, strict=True)) / whole_s
+            slowdown = max(slowdown, math.expm1(weighed))
+        return slowdown, error
 
     @property
     def spread(self) -> float:
