@@ -26,8 +26,10 @@ STRETCH = {
     Role.PROOF: "hold",
 }
 """What a stretch of blocks is called; the proof's baseline windows belong to the holding around them."""
-OURS = frozenset({"idle", "awake", "lost", "ruler", "slack", "unmarked", "refused", "void"})
+OURS = frozenset({"idle", "awake", "lost", "ruler", "slack", "unmarked", "refused", "void", "counters"})
 """``Shifted.what`` of our own doing, or of what we may do: the job itself has not changed."""
+_UNTOLD = frozenset({"idle", "awake", "void", "counters"})
+"""Those that no reader of a report needs: they are there for whoever replays the journal, or come by the hundred."""
 _NEAR = 8  # blocks to look at for what a baseline window is about; a pair's other half is the next or the last
 
 
@@ -165,7 +167,7 @@ def stretches(story: Story) -> list[Stretch]:
             )
         else:
             chapters.append(block)
-    chapters += [_shift(story, change) for change in story.shifted if change.what not in ("idle", "awake", "void")]
+    chapters += [_shift(story, change) for change in story.shifted if change.what not in _UNTOLD]
     return sorted(chapters, key=lambda chapter: chapter.start_s)
 
 

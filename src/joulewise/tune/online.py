@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -336,10 +337,12 @@ class Online:
     def _advise(self) -> Loop[None]:
         """Measure the baseline, and say what would be set: better the longer the job is watched."""
         beliefs: dict[str, Belief] = {}
+        blocks: Counter[str] = Counter()
         while not self._stop.is_set():
             if self.ruler.rung is not self._rung:
                 self._rung = self.ruler.rung
                 beliefs.clear()
+                blocks.clear()
             phase = self.ruler.phase
             move = Move(Decision(DEFAULT, "the job as it runs by itself"), Role.BASELINE, phase, 10.0, 5.0)
             self.record.write(Decided(self._time.now_s(), move.decision))
@@ -352,7 +355,10 @@ class Online:
                     beliefs[phase] = self.lines.belief(phase)
                 beliefs[phase].tell(block)
                 self.record.saw(Seen(self._time.now_s(), Role.BASELINE, block))
-                self._advice[phase] = advise(beliefs[phase], self.lines.objective, block)
+                blocks[phase] += 1
+                # Thinking costs CPU, and more of the same changes little: at each doubling of what was seen.
+                if blocks[phase].bit_count() == 1:
+                    self._advice[phase] = advise(beliefs[phase], self.lines.objective, block)
 
     def _await_ruler(self) -> Loop[None]:
         """Until the job's pace can be told, which may be never; nothing is set meanwhile."""
