@@ -94,6 +94,7 @@ class JobSubject:
         self._capped: dict[Setting, bool] = {}
         self._settled_s = self._rested_s = -math.inf
         self._limits_w: dict[str, float] = {}  # GPU → the limit that was there when we first set none
+        self._stood_w: dict[tuple[str, Setting], float] = {}
         self._measured_s = -math.inf
         self._measured_phase: str | None = None
         self._history: deque[tuple[float, Setting]] = deque([(-math.inf, DEFAULT)], maxlen=64)
@@ -138,6 +139,8 @@ class JobSubject:
         self._want_counters()
         time = self.ruler.sampler.time
         from_s = time.now_s()
+        if from_s >= self._settled_s:
+            self._check_standing(before)
         self._check_limit(lease.apply(after))
         try:
             for uuid, each in own.items():
@@ -149,6 +152,18 @@ class JobSubject:
         self._history.append((from_s, after))
         self._settled_s = time.now_s() + self._settle_s(before, after)
         self.ruler.switched(from_s, self._settled_s, after)
+
+    def _check_standing(self, setting: Setting) -> None:
+        """LeaseLost if the power limit is another one than the last time under the same setting: what somebody else
+        has set since must not be written over."""
+        for track in self.ruler.sampler.tracks:
+            limit_w = track.gpu.read().power_limit_w
+            if limit_w is None:
+                continue
+            uuid = track.gpu.info.uuid
+            before_w = self._stood_w.setdefault((uuid, setting), limit_w)
+            if abs(limit_w - before_w) > 1.0:
+                raise LeaseLost(f"somebody else has set {limit_w:g} W on {uuid}, where {before_w:g} W were")
 
     def _check_limit(self, applied: Applied) -> None:
         """LeaseLost if a power limit that is not ours is another one than before: somebody else sets this GPU."""
