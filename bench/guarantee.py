@@ -41,7 +41,7 @@ from joulewise.core.block import Block, Role
 from joulewise.core.event import Seen
 from joulewise.core.knob import DEFAULT, Setting
 from joulewise.tune.guard import AlphaBudget, Bets, SlowdownTest, Watch, candidate_first
-from joulewise.tune.job import Lengths
+from joulewise.tune.lengths import Lengths
 from joulewise.tune.proof import prove
 
 BOUNDS = (0.01, 0.02, 0.05)

@@ -157,7 +157,7 @@ def test_no_word_of_ours_is_on_the_page():
     made.block(DEFAULT, Role.BASELINE, "the job as it runs by itself")
     made.block(made_up.HELD, Role.PROBE, "sm_mhz=1500 teaches most about the settings still open")
     for _ in range(3):
-        says = "held while the evidence grows: not decided yet: +2.03% ± 0.25% after 12 pairs, wealth 0.00562"
+        says = "held, not verified: +2.03% ± 0.25% after 12 pairs, wealth 0.00562"
         made.block(
             made_up.HELD, Role.CANDIDATE, "-6.0% energy at +1.9% time expected, bound +2.0%, met with 58%", says=says
         )

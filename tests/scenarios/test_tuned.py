@@ -148,7 +148,7 @@ def shifts(job: Job, since_s: float) -> list[Shifted]:
 def test_what_was_right_for_another_job_is_given_up_after_two_windows(seed: int, tmp_path: Path, scenario) -> None:
     shown = scenario("R16", "remembered setting of another job, far over the bound", criterion="back ≤ 2 windows")
     memory = Memory(tmp_path / "joulewise.db")
-    before = Job(lambda _: itertools.repeat(WAITING), memory=memory, seed=seed).run(80.0)
+    before = Job(lambda _: itertools.repeat(WAITING), memory=memory, seed=seed).run(120.0)
     remembered = before.chosen[""]
     assert before.verified[""]
     assert slowdown(WAITING, remembered) <= BOUND

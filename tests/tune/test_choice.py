@@ -14,7 +14,7 @@ from joulewise.core.block import Block
 from joulewise.core.frontier import Point
 from joulewise.core.knob import DEFAULT, Setting
 from joulewise.core.objective import Budget, Ed2p, Edp, MinEnergy, Money, Objective, Weighted, Within
-from joulewise.tune.choice import Worth, best_probe, log_cost_ratio, unbounded, weigh
+from joulewise.tune.choice import Worth, best_probe, held_share, log_cost_ratio, unbounded, weigh
 
 BASE: Point[Any] = Point(1.0, 300.0, DEFAULT)
 SETTINGS = [Setting(sm_mhz=mhz) for mhz in (1800.0, 1600.0, 1400.0)]
@@ -23,24 +23,36 @@ TIME = np.array([[1.01, 1.03, 1.08], [1.02, 1.06, 1.16]])
 ENERGY = np.array([[0.95, 0.90, 0.85], [0.96, 0.92, 0.88]])
 
 
-def test_a_draw_on_which_a_setting_breaks_the_bound_counts_as_no_gain() -> None:
+def test_on_a_draw_that_breaks_the_bound_a_setting_gains_only_for_a_part_of_the_time() -> None:
     worth = weigh(SETTINGS, TIME, ENERGY, MinEnergy(0.05), BASE)
-    assert worth.value == pytest.approx([0.045, 0.05, 0.0])
+    second = (0.10 + (5 / 6) ** 2 * 0.08) / 2
+    third = ((5 / 8) ** 2 * 0.15 + (5 / 16) ** 2 * 0.12) / 2
+    assert worth.value == pytest.approx([0.045, second, third])
     assert worth.chance == pytest.approx([1.0, 0.5, 0.0])
     assert worth.best() == 1
     assert worth.best(least_chance=0.9) == 0
-    assert worth.best(without=SETTINGS[:2]) is None
+    assert worth.best(without=SETTINGS[:2], least_chance=0.1) is None
 
 
-def test_trying_from_a_kept_setting_cannot_lose_what_is_kept() -> None:
+def test_what_is_not_known_well_counts_against_settings_near_the_bound() -> None:
+    sure = weigh(SETTINGS, TIME, ENERGY, MinEnergy(0.05), BASE)
+    unsure = weigh(SETTINGS, TIME, ENERGY, MinEnergy(0.05), BASE, margin=0.025)
+    assert unsure.value[0] == sure.value[0]
+    assert unsure.value[1] < sure.value[1]
+    assert unsure.chance.tolist() == sure.chance.tolist()
+
+
+def test_trying_a_setting_cannot_lose_what_one_goes_back_to() -> None:
     worth = weigh(SETTINGS, TIME, ENERGY, MinEnergy(0.05), BASE)
-    assert worth.upside(0) == pytest.approx([0.0, 0.025, 0.0])
+    second = (0.05 + (5 / 6) ** 2 * 0.08 - 0.04) / 2
+    assert worth.upside(0) == pytest.approx([0.0, second, ((5 / 8) ** 2 * 0.15 - 0.05) / 2])
 
 
-def test_a_setting_with_margin_is_verified_sooner() -> None:
-    worth = weigh(SETTINGS, TIME, ENERGY, MinEnergy(0.05), BASE)
-    chance = worth.soon(0.05, 0.01).mean(axis=0)
-    assert chance[0] > 0.99 > chance[1] > chance[2]
+@given(st.floats(0.0, 0.5), st.floats(0.001, 0.1))
+def test_the_share_that_may_be_held_keeps_the_bound(slowdown: float, bound: float) -> None:
+    share = float(held_share(np.array([slowdown]), bound)[0])
+    assert 0.0 <= share <= 1.0
+    assert share * slowdown <= bound * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(
@@ -54,8 +66,9 @@ def test_gains_are_what_the_objective_says(objective: Objective) -> None:
         for index in range(3):
             point = Point(TIME[draw, index] * BASE.time_s, ENERGY[draw, index] * BASE.energy_j, DEFAULT)
             cost = objective.cost(point, BASE)
-            gain = 0.0 if math.isinf(cost) else 1.0 - cost / plain.cost(BASE, BASE)
-            assert worth.gain[draw, index] == pytest.approx(gain)
+            gain = 1.0 - plain.cost(point, BASE) / plain.cost(BASE, BASE)
+            share = (0.05 / (TIME[draw, index] - 1.0)) ** 2 if math.isinf(cost) else 1.0
+            assert worth.gain[draw, index] == pytest.approx(share * gain)
 
 
 def test_where_a_budget_forbids_the_default_anything_allowed_is_better() -> None:

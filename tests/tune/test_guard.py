@@ -374,11 +374,12 @@ def test_a_probe_costs_what_it_is_slower_than_the_phase_at_default() -> None:
 
 def test_the_latest_word_on_a_setting_counts_for_all_that_ran_at_it() -> None:
     debt = Debt(0.02)
-    debt.tell(block(0.1, seconds=100.0), slowdown=0.10, error=0.05)
-    debt.tell(block(0.1, seconds=100.0), slowdown=0.01, error=0.001)
+    debt.tell(block(0.1, seconds=100.0), slowdown=0.10, upper=0.15)
+    debt.tell(block(0.1, seconds=100.0), slowdown=0.01, upper=0.015)
     assert debt.default_s == pytest.approx(200.0 / 1.01)
     assert debt.seconds == pytest.approx(200.0 - 200.0 / 1.01)
-    assert debt.error_s == pytest.approx(200.0 / 1.01**2 * 0.001)
+    assert debt.doubt_s == pytest.approx(200.0 / 1.01 - 200.0 / 1.015)
+    assert debt.room_s == pytest.approx(0.02 * debt.default_s - (200.0 - 200.0 / 1.015))
 
 
 def test_work_of_a_phase_never_seen_at_default_is_neither_debt_nor_credit() -> None:
@@ -440,11 +441,11 @@ def test_a_shift_leaves_what_was_owed_as_it_was_estimated_then() -> None:
     debt = Debt(0.02)
     debt.tell(block(0.1, setting=DEFAULT, error=0.001))
     for _ in range(360):
-        debt.tell(block(0.101, seconds=101.0), slowdown=0.01, error=0.0005)
+        debt.tell(block(0.101, seconds=101.0), slowdown=0.01, upper=0.0108)
     owed_s, room_s, default_s = debt.seconds, debt.room_s, debt.default_s
     debt.settle("")
     assert (debt.seconds, debt.room_s, debt.default_s) == pytest.approx((owed_s, room_s, default_s))
-    debt.tell(block(0.104, seconds=1.0), slowdown=0.04, error=0.002)
+    debt.tell(block(0.104, seconds=1.0), slowdown=0.04, upper=0.043)
     assert debt.seconds == pytest.approx(owed_s + 1.0 - 1.0 / 1.04)
     assert debt.room_s == pytest.approx(room_s, abs=0.1)
 

@@ -189,7 +189,7 @@ def test_a_small_shift_has_the_setting_verified_again_and_a_large_one_starts_ane
     job.sm_share = 0.9
     job.run(tuned, until_s=job.time_s + 300.0)
     assert tuned.chosen != chosen
-    assert job.slowdown(tuned.chosen) <= 0.05
+    assert job.slowdown(tuned.chosen) <= 0.055  # what is a little over is held for a part of the time
 
 
 def test_edp_is_tuned_without_a_bound() -> None:
@@ -333,14 +333,31 @@ def test_a_setting_under_which_nothing_can_be_measured_is_charged_and_given_up(r
     assert tuned.chosen == DEFAULT  # for a while
 
 
-def test_what_is_held_was_kept_wherever_anything_was() -> None:
-    for seed in range(4):
-        job, tuned = PlayedJob(noise=0.01, length_s=500.0, seed=seed), tuner(MinEnergy(0.02), seed=seed)
-        for role, block in job.play(tuned):
-            if role is Role.HOLD and block.setting and tuned.kept is not None and tuned.stage is Stage.HOLD:
-                assert tuned.verified, tuned.says
-            elif role is Role.HOLD and tuned.stage is Stage.HOLD and not tuned.verified:
-                assert "not verified" in tuned.says
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_held_before_it_is_verified_is_called_so_and_leaves_the_baseline_what_the_bound_demands(
+    seed: int,
+) -> None:
+    job, tuned = PlayedJob(noise=0.015, length_s=600.0, seed=seed), tuner(MinEnergy(0.01), seed=seed)
+    blocks = []
+    for role, block in job.play(tuned):
+        blocks.append(block)
+        if role is Role.HOLD and block.setting and tuned.stage is Stage.HOLD and not tuned.verified:
+            assert "not verified" in tuned.says or "not decided" in tuned.says
+    held = sum(block.work for block in blocks if block.setting) / sum(block.work for block in blocks)
+    assert 0.2 < held < 1.0
+    base_s = sum(block.work for block in blocks) * job.truth(DEFAULT)[0]
+    assert job.time_s / base_s - 1.0 <= 0.01 + 0.001
+
+
+def test_a_setting_that_may_cost_more_than_the_bound_is_held_for_a_part_of_the_time() -> None:
+    # One clock only, and it costs half as much again as may be lost.
+    space = Space({"sm_mhz": Choices.of([1500.0, TOP_MHZ])})
+    job = PlayedJob(length_s=1200.0)
+    bound = 0.67 * job.slowdown(Setting(sm_mhz=1500.0))
+    tuned = tuner(MinEnergy(bound), space=space)
+    blocks = [block for _, block in job.run(tuned)]
+    work = sum(block.work for block in blocks)
+    assert job.time_s / (work * job.truth(DEFAULT)[0]) - 1.0 <= bound
 
 
 def test_an_unsteady_job_is_measured_on_and_tuned_when_it_calms_down() -> None:
@@ -360,7 +377,7 @@ def test_nothing_new_is_tried_while_the_whole_job_is_over_its_bound() -> None:
     tuned.debt.charge(20.0)
     first = tuned.trials[-1].setting
     tuned.refuse(first, "slower than it may be")
-    while tuned.debt.room_s < 0 and job.time_s < 3000.0:
+    while tuned.debt.over and job.time_s < 3000.0:
         assert tuned.ask().setting == DEFAULT
         tuned.tell(job.observe(tuned.ask()))
     job.run(tuned, until_s=job.time_s + 120.0)

@@ -31,8 +31,9 @@ def kept(memory: Memory, *, verified: bool = True) -> None:
     assert Recall(memory, "job", info()).keep({"": LEARNT}, {"": HELD}, {"": verified}, None)
 
 
-def test_a_verified_setting_is_where_the_next_run_starts(memory: Memory) -> None:
-    kept(memory)
+@pytest.mark.parametrize("verified", [True, False])
+def test_what_was_best_is_where_the_next_run_starts(memory: Memory, verified: bool) -> None:
+    kept(memory, verified=verified)
     recall = Recall(memory, "job", info())
     assert recall.start("", SPACE) == HELD
     assert recall.learnt("") == LEARNT
@@ -40,8 +41,8 @@ def test_a_verified_setting_is_where_the_next_run_starts(memory: Memory) -> None
     assert recall.start("another phase", SPACE) is None
 
 
-def test_what_was_not_verified_is_no_start(memory: Memory) -> None:
-    kept(memory, verified=False)
+def test_where_nothing_was_set_there_is_no_start(memory: Memory) -> None:
+    assert Recall(memory, "job", info()).keep({"": LEARNT}, {"": DEFAULT}, {"": False}, None)
     assert Recall(memory, "job", info()).start("", SPACE) is None
 
 

@@ -78,3 +78,27 @@ def test_a_candidate_given_up_stays_given_up() -> None:
     trial = tried(MinEnergy(0.05), slowdown=0.02, power=0.8)
     trial.given_up = True
     assert trial.verdict.kept is False
+
+
+def test_few_pairs_are_weighed_against_what_was_believed_and_many_overrule_it() -> None:
+    prior = ((0.03, 0.005), (-0.1, 0.01))
+    noisy = [
+        (
+            Block(SETTING, 0.0, 2.0, 10.0, 2.0 * 1.01, 800.0, 4.0, 0.01),
+            Block(DEFAULT, 2.0, 4.0, 10.0, 2.0, 1000.0, 5.0, 0.01),
+        )
+    ]
+    trial = Trial(SETTING, 0, 0.05, MinEnergy(0.05), prior)
+    assert trial.known == prior
+    for candidate, reference in noisy * 3:
+        trial.add(candidate, reference)
+    assert 0.012 < trial.known[0][0] < 0.03
+    for candidate, reference in noisy * 60:
+        trial.add(candidate, reference)
+    assert trial.known[0][0] == pytest.approx(np.log(1.01), abs=0.001)
+
+
+def test_what_a_setting_costs_at_most_comes_down_with_the_pairs() -> None:
+    few, many = (tried(MinEnergy(0.05), slowdown=0.02, power=0.8, pairs=pairs) for pairs in (4, 40))
+    assert few.upper > many.upper > many.slowdown[0]
+    assert many.upper == pytest.approx(0.02, abs=0.005)

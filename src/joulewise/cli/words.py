@@ -33,8 +33,7 @@ _SAID: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"Setting\(([^()]*)\)"), r"\1"),
     (re.compile(r" teaches most about the settings still open"), ": what it does tells most about the rest"),
     (_UNSTEADY, r"its pace is too unsteady: \1 % over \2 s"),
-    (re.compile(r"held while the evidence grows: not decided yet"), "held, not verified yet"),
-    (re.compile(r"held while the evidence grows"), "held, not verified yet"),
+    (re.compile(r", not verified: "), ", not verified yet: "),
     (re.compile(r" energy at ([-+−])"), r" energy, \1"),
     (re.compile(r", bound ([-+\d.]+%), met with (\d+%)"), r"; within \1 with a chance of \2"),
     (
@@ -81,7 +80,7 @@ def verdict(says: str) -> str:
     """What the tuner's word after a comparison says of the setting compared; it may be about the next one instead."""
     if " given up" in says:
         return plainly(says.partition("; ")[0])
-    return plainly(says) if says.startswith(("verified", "held while", "not decided", "within", "slower")) else ""
+    return plainly(says) if says.startswith(("verified", "held", "not decided", "within", "slower")) else ""
 
 
 def named(setting: Setting) -> str:

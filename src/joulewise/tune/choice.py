@@ -1,10 +1,10 @@
 """What settings are worth under a belief, which one to try next, and which probe would teach most.
 
 What it is: arithmetic on the joint draws of `model/dvfs`. On each draw a setting gains a share of the baseline's cost,
-or is not allowed (over the slowdown bound, over a budget); its value is the mean over draws with "not allowed" counted
-as no gain at all. A setting close to the bound is therefore marked down by the chance that it has to be given back, and
-the surer the belief, the closer to the bound the best value lies. What it is not: a test (``tune/guard`` judges what
-was chosen) or a model (it sees draws only).
+or is not allowed by a budget, which counts as no gain at all; its value is the mean over draws. The slowdown bound is
+one of the whole job, so a setting that is slower than it may be held for a part of the time, and gains that part
+(`held_share`): the best value lies near the bound whatever the belief's spread, and a setting far beyond it is worth
+little. What it is not: a test (``tune/guard`` judges what was chosen) or a model (it sees draws only).
 """
 
 from __future__ import annotations
@@ -20,14 +20,12 @@ from numpy.typing import NDArray
 from joulewise.core.block import Block
 from joulewise.core.frontier import Point
 from joulewise.core.knob import Setting
-from joulewise.core.objective import MinEnergy, Objective, Within
+from joulewise.core.objective import MinEnergy, Objective, Within, slowdown_bound
 
 Array = NDArray[Any]
 
 # Below this gain nothing is worth the trouble: a job's report could not tell it from nothing either.
 LEAST_GAIN = 0.005
-# What the gain of a first candidate counts for where a dozen pairs do not verify it: it may be verified yet.
-UNVERIFIED = 0.3
 # A further probe must be expected to add this share of what there is to gain.
 LESSON = 0.02
 # How many draws stand for the belief here: a probability near 0.9 is then known to 2 %, finer than it needs to be,
@@ -66,6 +64,11 @@ class Worth:
         """Expected slowdown of each setting."""
         return np.asarray(np.exp(self.log_time).mean(axis=0)) - 1.0
 
+    def settings_over(self, slowdown: float) -> set[Setting]:
+        """Settings that cost more than ``slowdown`` by one standard error of what is believed."""
+        high = np.exp(self.log_time.mean(axis=0) + self.log_time.std(axis=0)) - 1.0
+        return {setting for setting, each in zip(self.settings, high.tolist(), strict=True) if each > slowdown}
+
     def best(
         self, rank: Array | None = None, *, least_chance: float = 0.0, without: Collection[Setting] = ()
     ) -> int | None:
@@ -79,20 +82,9 @@ class Worth:
         index = int(rank.argmax())
         return index if rank[index] > -math.inf else None
 
-    def soon(self, bound: float, pair_error: float) -> Array:
-        """On each draw, the chance that a dozen pairs which err by ``pair_error`` verify each setting.
-
-        A margin of one standard deviation of a pair takes the guard nine pairs, half of one thirty (``tune/guard``):
-        a dozen are enough in half of all cases at 0.85.
-        """
-        # Pairs that agree to the last digit are of a simulator; no ruler is finer than this.
-        margin = (math.log1p(bound) - self.log_time) / max(pair_error, 1e-5)
-        return np.asarray(1.0 / (1.0 + np.exp(np.clip((0.85 - margin) / 0.25, -50.0, 50.0))))
-
-    def upside(self, here: int, chance: Array | float = 1.0) -> Array:
-        """What trying each setting is expected to add to ``here``, to which one goes back where it is not allowed, or
-        not kept, for which there is a ``chance`` on each draw."""
-        return np.asarray((np.where(self.allowed, self.gain - self.gain[:, [here]], 0.0) * chance).mean(axis=0))
+    def upside(self, here: int) -> Array:
+        """What trying each setting is expected to add to ``here``, to which one goes back where it is not better."""
+        return np.asarray(np.maximum(self.gain - self.gain[:, [here]], 0.0).mean(axis=0))
 
     def index(self, setting: Setting) -> int:
         """Where a setting stands; ValueError if it was not weighed."""
@@ -102,6 +94,11 @@ class Worth:
         """Expected change of time and of energy of one setting, −0.1 being 10 % less."""
         time = float(np.exp(self.log_time[:, index]).mean()) - 1.0
         return time, float(np.exp(self.log_energy[:, index]).mean()) - 1.0
+
+    def believed(self, index: int) -> tuple[tuple[float, float], tuple[float, float]]:
+        """ln of time and of energy of one setting against the baseline's, each with its error."""
+        time, energy = self.log_time[:, index], self.log_energy[:, index]
+        return (float(time.mean()), float(time.std())), (float(energy.mean()), float(energy.std()))
 
     def points(self, base: Point[Setting]) -> list[Point[Setting]]:
         """Every setting as a point, with its errors; ``base`` is the baseline."""
@@ -155,16 +152,34 @@ def best_probe(
     return best if net[best] > least else None
 
 
-def weigh(settings: Sequence[Setting], time: Array, energy: Array, objective: Objective, baseline: Point[Any]) -> Worth:
-    """Weigh settings by joint draws of their time and energy ratios, one row a draw."""
+def weigh(
+    settings: Sequence[Setting],
+    time: Array,
+    energy: Array,
+    objective: Objective,
+    baseline: Point[Any],
+    *,
+    margin: float = 0.0,
+) -> Worth:
+    """Weigh settings by joint draws of their time and energy ratios, one row a draw. ``margin`` is what a slowdown is
+    not known better than after a trial: so much further from the bound counts as on it."""
     stride = max(1, len(time) // MOST_DRAWS)
     time, energy = time[::stride], energy[::stride]
-    cost = _costs(objective, time, energy, baseline)
-    allowed = np.isfinite(cost)
+    cost = _costs(_unhurried(objective), time, energy, baseline)
+    affordable = np.isfinite(cost)
     reference = unbounded(objective).cost(baseline, baseline)
     floor = 0.0 if math.isfinite(objective.cost(baseline, baseline)) else -1.0
-    gain = np.where(allowed, 1.0 - np.where(allowed, cost, 0.0) / reference, floor)
-    return Worth(tuple(settings), np.log(time), np.log(energy), gain, allowed, floor)
+    bound = slowdown_bound(objective)
+    saved = (1.0 - np.where(affordable, cost, 0.0) / reference) * held_share(time - 1.0 + margin, bound)
+    gain = np.where(affordable, saved, floor)
+    return Worth(tuple(settings), np.log(time), np.log(energy), gain, affordable & (time <= 1.0 + bound), floor)
+
+
+def held_share(slowdown: Array, bound: float) -> Array:
+    """How much of a job's work may be done at a setting of this slowdown, so that the whole job keeps its bound."""
+    over = np.maximum(slowdown, 1e-9)
+    # Squared: what is clearly over the bound will be given up, and what was learnt of it with it.
+    return np.where(slowdown <= bound, 1.0, (bound / over) ** 2)
 
 
 def unbounded(objective: Objective) -> Objective:
@@ -172,6 +187,13 @@ def unbounded(objective: Objective) -> Objective:
     if isinstance(objective, Within):
         return unbounded(objective.objective)
     return MinEnergy(math.inf) if isinstance(objective, MinEnergy) else objective
+
+
+def _unhurried(objective: Objective) -> Objective:
+    """The objective with its budgets but without a slowdown bound."""
+    if isinstance(objective, Within):
+        return Within(_unhurried(objective.objective), objective.budget)
+    return unbounded(objective)
 
 
 def log_cost_ratio(objective: Objective, point: Point[Any], baseline: Point[Any]) -> float:

@@ -32,15 +32,16 @@ class _Known:
 
     spent_s: float
     slowdown: float
-    error: float
+    upper: float
 
     @property
     def default_s(self) -> float:
         return self.spent_s / (1 + self.slowdown)
 
     @property
-    def error_s(self) -> float:
-        return self.default_s * self.error / (1 + self.slowdown)
+    def doubt_s(self) -> float:
+        """What more may have been lost than was estimated."""
+        return self.default_s - self.spent_s / (1 + max(self.upper, self.slowdown))
 
 
 class Debt:
@@ -66,13 +67,15 @@ class Debt:
         self._lost_s = 0.0
         self._plain_default_s = 0.0
         self._variance_s2 = 0.0
+        self._doubt_s = 0.0
         self._paces: dict[_Line, _Pace] = {}
         self._known: dict[tuple[_Line, Setting], _Known] = {}
         self._early: dict[_Line, list[Block]] = {}
         """Blocks before their line was seen at default: reckoned when it is."""
 
-    def tell(self, block: Block, *, slowdown: float | None = None, error: float = 0.0) -> None:
-        """One block of the job's life. ``slowdown`` ± ``error`` is what its setting is known to cost, if known."""
+    def tell(self, block: Block, *, slowdown: float | None = None, upper: float | None = None) -> None:
+        """One block of the job's life. ``slowdown`` is what its setting is known to cost, ``upper`` what it costs at
+        most, if known."""
         line = (block.phase, block.rung)
         if block.setting == DEFAULT:
             self._renew(line, block)
@@ -80,7 +83,7 @@ class Debt:
         elif slowdown is not None:
             key = (line, block.setting)
             before_s = self._known[key].spent_s if key in self._known else 0.0
-            self._known[key] = _Known(before_s + block.duration_s, slowdown, error)
+            self._known[key] = _Known(before_s + block.duration_s, slowdown, slowdown if upper is None else upper)
         elif (pace := self._paces.get(line)) is not None:
             self._reckon(block, pace)
         else:  # nothing is known of this line at default: neither debt nor credit, until there is
@@ -98,7 +101,7 @@ class Debt:
             known = self._known.pop(key)
             self._plain_default_s += known.default_s
             self._lost_s += known.spent_s - known.default_s
-            self._variance_s2 += known.error_s**2
+            self._doubt_s += known.doubt_s
         for line in [line for line in self._early if phase in (None, line[0])]:
             del self._early[line]  # nothing will ever tell what they took at default
 
@@ -135,15 +138,27 @@ class Debt:
 
     @property
     def error_s(self) -> float:
-        """One standard error of ``seconds``; one estimate serves many blocks, so its error adds up straight."""
+        """One standard error of what was reckoned by the pace; one estimate serves many blocks, so its error adds up
+        straight."""
         paces_s2 = sum((pace.reckoned_s * pace.error) ** 2 for pace in self._paces.values())
-        known_s2 = sum(known.error_s**2 for known in self._known.values())
-        return math.sqrt(self._variance_s2 + paces_s2 + known_s2)
+        return math.sqrt(self._variance_s2 + paces_s2)
+
+    @property
+    def doubt_s(self) -> float:
+        """Seconds that may have been lost beyond ``seconds``: up to the most that settings are known to cost, and one
+        sided 95 % of what was reckoned by the pace."""
+        known_s = sum(known.doubt_s for known in self._known.values())
+        return self._doubt_s + known_s + self._CAUTION * self.error_s
 
     @property
     def room_s(self) -> float:
         """Seconds that may still be lost; negative means over the bound, or too close to say that it is not."""
-        return self.bound * max(self.default_s, self.horizon_s) - self.seconds - self._CAUTION * self.error_s
+        return self.bound * max(self.default_s, self.horizon_s) - self.seconds - self.doubt_s
+
+    @property
+    def over(self) -> bool:
+        """Whether more was lost than may be, doubts aside."""
+        return self.seconds > self.bound * max(self.default_s, self.horizon_s)
 
     @property
     def slowdown(self) -> float:

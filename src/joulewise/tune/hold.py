@@ -15,10 +15,8 @@ from __future__ import annotations
 import random
 
 from joulewise.core.block import Block, Role
+from joulewise.tune.lengths import Length
 from joulewise.tune.proof import Schedule
-
-Length = tuple[float, float]
-"""Units of work and seconds, both at least."""
 
 
 class Hold:

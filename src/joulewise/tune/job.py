@@ -12,16 +12,18 @@ The way of a job:
    account (``tune/choice``); one always, three at most.
 3. *verify*: the setting of highest expected gain is compared with the baseline, in pairs of blocks of equal work whose
    order is drawn. It saves energy from its first block on. The belief learns from every pair, and a better setting may
-   take its place.
-4. *hold*: once the guard keeps it, the setting is held, with baseline windows at drawn times: they prove the saving,
-   notice a broken bound, and show when a deeper setting pays, which is then tried, and gone back from unless it is kept
-   too. While nothing is kept yet, a setting that the first pairs speak for without deciding is held between further
-   pairs, as long as they go on speaking for it and the time account has room; ``verified`` says which of the two it is.
+   take its place: what was tried can be gone back to.
+4. *hold*: the bound is one of the whole job. A setting that costs at most U in time, as far as is known, may be held
+   for bound/U of the time, all of it if U is within the bound; the baseline blocks of the remainder are halves of
+   further pairs, which make U smaller. Once the guard keeps it the setting is *verified*, and held with no more than
+   the baseline windows that the proof draws; they notice a broken bound too. ``says`` tells which of the two it is.
 
 A job that nothing helps is left alone: the default is held and nothing is tried. So is one whose pace is too unsteady
-to judge, which goes on being measured, and is tuned when that changes. The time account (``guard.Debt``) is in charge
-of the whole job's slowdown: while it has no room left nothing new is tried, and the baseline runs every other block. A
-setting under which nothing comparable can be measured, twice on end, is given up; what was waited for is charged.
+to judge, which goes on being measured, and is tuned when that changes. The time account (``tune/debt``) is in charge of
+the whole job's slowdown: while it has no room left, the baseline runs every other block, and only what is likely within
+the bound is tried; nothing new at all while the job is over its bound. A setting that is clearly over the bound is
+given up after two windows. One under which nothing comparable can be measured, twice on end, is given up too; what was
+waited for is charged.
 
 When the law is refuted by what was measured, ``tune/search`` proposes neighbours of the best setting instead.
 """
@@ -30,12 +32,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Self
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Self
 
 from joulewise.core.block import Block, Move, Role, Rung
 from joulewise.core.decision import Decision, Expectation
@@ -44,15 +42,15 @@ from joulewise.core.frontier import Frontier
 from joulewise.core.knob import DEFAULT, POWER_LIMIT_W, Setting
 from joulewise.core.objective import MinEnergy, Objective, slowdown_bound
 from joulewise.model.dvfs import Belief
-from joulewise.tune.choice import LEAST_GAIN, UNVERIFIED, Worth, best_probe
+from joulewise.tune.choice import LEAST_GAIN, Worth, best_probe
 from joulewise.tune.coins import VOID, void_of
 from joulewise.tune.guard import AlphaBudget, Debt, candidate_first, line_of
-from joulewise.tune.hold import Hold, Length
+from joulewise.tune.hold import Hold
+from joulewise.tune.lengths import LENGTHS, Length, Lengths, usual_s
 from joulewise.tune.outlook import Outlook
 from joulewise.tune.proof import PROOF_REASON, SHIFTS, Schedule
-from joulewise.tune.trial import Trial
-
-Array = NDArray[Any]
+from joulewise.tune.trial import KNOWN_PAIRS, Ratio, Trial
+from joulewise.tune.trials import Trials
 
 
 class Stage(StrEnum):
@@ -65,42 +63,32 @@ class Stage(StrEnum):
     ALONE = "left alone"
 
 
-@dataclass(frozen=True, slots=True)
-class Lengths:
-    """How long blocks are at least: units of work, and seconds. A switch costs 25 ms and the step it falls in."""
-
-    baseline: Length = (10.0, 3.0)
-    probe: Length = (6.0, 2.0)
-    pair: Length = (5.0, 1.0)
-    hold: Length = (10.0, 10.0)
-
-
-LENGTHS = Lengths()
-
 # A setting gives way to a better one only for this much more of the baseline's cost, beyond what the change costs.
 HYSTERESIS = 0.003
-# Pairs that a trial takes, more or less: a margin of one standard deviation of a pair is decided in nine.
+# Pairs that it takes to see that another setting is not better …
+TRY_PAIRS = 4
+# … and that a trial takes, more or less: a margin of one standard deviation of a pair is decided in nine.
 USUAL_PAIRS = 9
 MOST_BASELINES = 3
 MOST_PROBES = 3
 # How much longer a job is thought to go on: as long as it has run (nothing else is known), and this long at least.
 LEAST_AHEAD_S = 300.0
-# Pairs one after another before a first candidate that they speak for is held between pairs: half of a pair is spent
-# at the baseline, where nothing is saved …
-FIRST_PAIRS = 6
-# … and how much longer than a pair it is then held until the next.
-SPARSE = 6.0
-# Pairs one after another before a candidate that they do not decide on gives way to what is kept, for a while.
-DENSE_PAIRS = 12
-# … or this many, if about a dozen more look like enough.
-MOST_PAIRS = 32
-# A setting is put on trial if it is within the bound with this chance at least, and given up below the other one.
+# Most blocks of a pair's length that a setting which is not verified is held for between two of its first pairs.
+MOST_GAP = 24.0
+# Pairs come one after another as long as about a dozen more look like enough for a verdict, and the half of them that
+# is spent at the baseline is a small share of what is thought to lie ahead.
+VERDICT_PAIRS = 12
+NEAR = 0.03
+# A setting is put on trial if it is within the bound with this chance at least, or with the other while the time
+# account has no room; and given up below the last.
 LEAST_CHANCE = 0.12
-HOPELESS = 0.03
-# A setting that is not verified is held, or put in the place of another one, with this chance at least; and held on
-# above the other: half a standard error over the bound is no reason to begin anew, and the time account watches.
 FAIR_CHANCE = 0.5
-HELD_CHANCE = 0.3
+HOPELESS = 0.03
+# … or if, after the pairs of a trial, it may still cost so many bounds: then pairs alone, half of them baseline, would
+# break the bound.
+MOST_OVER = 2.0
+# What costs so many bounds by one standard error of the belief is not put on trial.
+RASH = 8.0
 # Moves on end without a block after which a setting is given up.
 MOST_IN_VAIN = 2
 # How long an unsteady job is measured on before it is left alone for good.
@@ -109,10 +97,10 @@ PATIENCE_S = 1800.0
 MOST_COARSE = 3.0
 # While the time account has no room, how long until something new is thought of again.
 NO_ROOM_S = 30.0
-# Trials before the choice is left as it is, until the job changes.
-MOST_TRIALS = 8
+# Trials before the choice is left to those, until the job changes.
+MOST_TRIALS = 12
 # Pairs after which another setting is thought of: each doubling of the evidence, roughly.
-_THINK = frozenset({2, 4, 8, 12, 16, 20, 24, 32, 48, 64, 96, 128, 192, 256})
+_THINK = frozenset({KNOWN_PAIRS, 6, 8, 12, 16, 20, 24, 32, 48, 64, 96, 128, 192, 256})
 
 
 class JobTuner:
@@ -144,17 +132,14 @@ class JobTuner:
         self.chosen: Setting = DEFAULT
         """What the job runs at, measurements aside."""
         self.says = "measuring the baseline"
-        self.trials: list[Trial] = []
         self._seed = seed
-        self._budget = budget or AlphaBudget(alpha)
+        self.trials = Trials(self.objective, budget or AlphaBudget(alpha))
         self._start = start
         self._lengths = lengths
         schedule = Schedule(seed, proof_share, window_s=proof_window_s, phase=phase)
         self._hold = Hold(schedule, seed=seed, window=(lengths.pair[0], proof_window_s), chunk=lengths.hold)
         self._outlook = Outlook(belief, self.objective, seed=seed)
-        self._begun = 0  # trials so far, those before a shift included
         self._probed: list[Setting] = []
-        self._refused: dict[Setting, float] = {}
         self._trial: Trial | None = None
         self._half: Block | None = None
         self._pending: Move | None = None
@@ -172,7 +157,15 @@ class JobTuner:
     @property
     def kept(self) -> Setting | None:
         """The best setting that the guard has kept; None before there is one."""
-        return best.setting if (best := self._best_kept) is not None else None
+        return best.setting if (best := self.trials.best_kept(self._clock_s)) is not None else None
+
+    @property
+    def answer(self) -> Setting | None:
+        """What a later run of the same work should begin with: what is held, else the best setting so far; None before
+        there is one."""
+        if self.holds:
+            return self.chosen
+        return best.setting if (best := self.trials.fallback(self._clock_s)) is not None else None
 
     @property
     def belief(self) -> Belief:
@@ -272,7 +265,7 @@ class JobTuner:
         if self._in_vain >= MOST_IN_VAIN:
             self._in_vain = 0
             self._unmeasured |= {POWER_LIMIT_W.name} & set(setting)  # slow to settle: its kind fails as a whole
-            until_s = self._refused[setting] = max(60.0, 2.0 * self._clock_s)
+            until_s = self.trials.shun(setting, self._clock_s)
             self._leave_alone(f"nothing comparable could be measured under {_named(setting)}")
             self._think_at_s = until_s
 
@@ -292,13 +285,13 @@ class JobTuner:
         return max(0.0, known)
 
     def _account(self, block: Block) -> None:
-        trial = next((t for t in reversed(self.trials) if t.setting == block.setting and t.pairs >= 2), None)
+        trial = self.trials.measured(block.setting)
         if trial is None:
             self.debt.tell(block)
         else:
             trial.spent(block.duration_s)
-            slowdown, error = trial.cost
-            self.debt.tell(block, slowdown=slowdown, error=error)
+            slowdown, upper = trial.cost
+            self.debt.tell(block, slowdown=slowdown, upper=upper)
 
     def _half_told(self, block: Block) -> None:
         trial = self._current
@@ -309,7 +302,6 @@ class JobTuner:
         trial.drawn += 1
         if self.stage is Stage.HOLD:
             self._hold.interrupted()
-            self._pair_at_s = self._clock_s + SPARSE * (block.duration_s + other.duration_s)
         self._pair_told(*((block, other) if block.setting == trial.setting else (other, block)))
 
     def _held(self, role: Role, block: Block) -> None:
@@ -320,8 +312,9 @@ class JobTuner:
         if self._clock_s >= self._think_at_s and role is Role.HOLD:
             self._think_at_s = 1.5 * self._clock_s
             if self.stage is Stage.HOLD:
-                return self._think()
-            if self._best_kept is not None:
+                self._gave_way(self._current)
+                return None
+            if self.trials.fallback(self._clock_s) is not None:
                 return self._fall_back("to be held again")
             return self._choose(self.says) if self._probed or self.trials else self._look_around()
         return None
@@ -360,8 +353,8 @@ class JobTuner:
     def _measured_on(self, block: Block) -> None:
         """One more block of an unsteady job, nothing set: it costs nothing, and the job may have calmed down."""
         self._outlook.add_baseline(block)
-        usual_s = 4.0 * self._usual_s(self._lengths.pair)
-        pair_error = block.time_error * math.sqrt(2.0 * block.duration_s / usual_s)
+        longest_s = 4.0 * self._usual_s(self._lengths.pair)
+        pair_error = block.time_error * math.sqrt(2.0 * block.duration_s / longest_s)
         if self._outlook.time_error <= 0.5 * self.bound and pair_error <= MOST_COARSE * self.bound:
             self._coarse = False
             return self._begin()
@@ -392,23 +385,19 @@ class JobTuner:
         worth = self._weigh()
         if worth is None or len(self.trials) >= MOST_TRIALS:
             return self._fall_back(otherwise)
+        best = worth.best(without=self._out(worth), least_chance=self._least_chance)
+        if best is not None and not self.debt.over:
+            return self._try(worth.settings[best], self._promise(worth, best))
         if self.debt.room_s < 0:
             self._fall_back(f"{otherwise}; nothing new while the whole job is this close to its bound")
-            self._think_at_s = self._clock_s + NO_ROOM_S
+            self._think_at_s = min(self._think_at_s, self._clock_s + NO_ROOM_S)
             return None
-        best = worth.best(self._rank(worth), without=self._out(worth), least_chance=LEAST_CHANCE)
-        if best is None:
-            return self._fall_back(otherwise)
-        return self._try(worth.settings[best], self._promise(worth, best))
+        return self._fall_back(otherwise)
 
-    def _rank(self, worth: Worth) -> Array:
-        """What to go by: where nothing is kept yet, first something that will be soon; then what another setting adds
-        to the kept one, to which one can go back."""
-        bounded = 0 < self.bound < math.inf
-        soon = UNVERIFIED + (1.0 - UNVERIFIED) * worth.soon(self.bound, self._pair_error) if bounded else 1.0
-        if (kept := self._best_kept) is not None:
-            return worth.upside(worth.index(kept.setting), soon)
-        return np.asarray((worth.gain * soon).mean(axis=0))
+    @property
+    def _least_chance(self) -> float:
+        """Of being within the bound, for a setting that is to be tried."""
+        return FAIR_CHANCE if self.debt.room_s < 0 else LEAST_CHANCE
 
     def _promise(self, worth: Worth, index: int) -> str:
         time, energy = worth.expected(index)
@@ -418,21 +407,42 @@ class JobTuner:
     def _try(self, setting: Setting, why: str) -> None:
         self._half = None
         self._hold.interrupted()
-        known = next((t for t in self.trials if t.setting == setting and t.verdict.kept is not False), None)
-        if known is not None:
-            return self._take(known, why) if known.verdict.kept else self._verify(known, why)
-        trial = Trial(setting, self._begun, self._budget.grant(), self.objective)
-        self._begun += 1
-        self.trials.append(trial)
-        return self._verify(trial, why)
+        trial = self.trials.going(setting) or self.trials.begin(setting, self._believed(setting))
+        return self._take(trial, why) if self._gap_s(trial) > 0 else self._verify(trial, why)
+
+    def _believed(self, setting: Setting) -> tuple[Ratio, Ratio] | None:
+        worth = self._worth
+        return worth.believed(worth.index(setting)) if worth is not None and setting in worth.settings else None
 
     def _verify(self, trial: Trial, why: str) -> None:
         self._trial, self.chosen, self.stage, self.says = trial, trial.setting, Stage.VERIFY, why
 
     def _take(self, trial: Trial, why: str) -> None:
+        if self.stage is not Stage.HOLD or trial is not self._trial:
+            self._think_at_s = max(60.0, 1.5 * self._clock_s)
         self._trial, self.chosen, self.stage, self.says = trial, trial.setting, Stage.HOLD, why
-        self._think_at_s = max(60.0, 1.5 * self._clock_s)
-        self._pair_at_s = math.inf if trial.verdict.kept else self._clock_s + SPARSE * 2.0 * trial.pair_s
+        self._pair_at_s = self._clock_s + self._gap_s(trial)
+
+    def _gap_s(self, trial: Trial) -> float:
+        """How long to hold until the next pair, so that the baseline runs for what the bound does not leave to this
+        setting. Not at all while its pairs are few, or a verdict near; for ever once it is verified."""
+        if trial.verdict.kept:
+            return math.inf
+        if self._near_verdict(trial) or not trial.known_well:
+            return 0.0
+        baseline = 1.0 - self._share(trial)
+        # Of a pair and ``gap`` blocks of its length one block is the baseline's.
+        gap = 1.0 / baseline - 2.0 if baseline > 0 else math.inf
+        # The more pairs there are, the less one more tells.
+        return trial.pair_s * min(MOST_GAP * max(1.0, (trial.pairs / USUAL_PAIRS) ** 2), max(0.0, gap))
+
+    def _near_verdict(self, trial: Trial) -> bool:
+        to_go = trial.test.pairs_to_go()
+        return to_go <= VERDICT_PAIRS and to_go * trial.pair_s <= NEAR * self._ahead_s
+
+    def _share(self, trial: Trial) -> float:
+        """How much of the time a setting may be held, as far as it is known."""
+        return min(1.0, self.bound / trial.upper) if trial.upper > 0 else 1.0
 
     def _after_pair(self, trial: Trial) -> None:
         verdict = trial.verdict
@@ -440,93 +450,56 @@ class JobTuner:
             return self._refuse(trial, verdict.reason)
         if verdict.kept:
             if self.stage is Stage.VERIFY or not trial.settled:
-                trial.settled, self._renewing = True, False
-                self._budget.kept(trial.alpha)
+                self._renewing = False
+                self.trials.kept(trial)
                 self._take(trial, f"verified: {verdict.reason}")
             return None
-        if trial.pairs >= 6 and trial.chance < HOPELESS:
+        hopeless = trial.pairs >= 6 and trial.chance < HOPELESS
+        if hopeless or (trial.pairs >= VERDICT_PAIRS and trial.upper > MOST_OVER * self.bound):
             return self._refuse(trial, verdict.reason)
-        if self.stage is Stage.HOLD:
-            if trial.chance < HELD_CHANCE:
-                return self._refuse(trial, verdict.reason)
-            self.says = f"held, not verified: {verdict.reason}"
-        elif trial.pairs >= FIRST_PAIRS and self._may_be_held(trial):
-            return self._take(trial, f"held, not verified: {verdict.reason}")
-        if trial.pairs in _THINK:
-            return self._think()
+        if trial.pairs in _THINK and not self._near_verdict(trial) and self._gave_way(trial):
+            return None
+        if self.stage is Stage.HOLD or self._gap_s(trial) > 0:
+            share = self._share(trial)
+            how = "held" if share >= 1 else f"held {share:.0%} of the time, which keeps the bound"
+            self._take(trial, f"{how}, not verified: {trial.test.so_far}")
         return None
 
-    def _may_be_held(self, trial: Trial) -> bool:
-        """Whether a setting that is not kept (yet) may be held between pairs: nothing else is kept, the pairs speak for
-        it, a few more would not decide, and the whole job can afford it."""
-        return (
-            self._best_kept is None
-            and trial.chance >= FAIR_CHANCE
-            and trial.gain >= 0.5 * LEAST_GAIN
-            and trial.test.pairs_to_go() > FIRST_PAIRS
-            and self.debt.room_s > 0
-        )
-
-    def _think(self) -> None:
-        """Whether another setting should take the place of the one on trial or held."""
-        trial = self._current
+    def _gave_way(self, trial: Trial) -> bool:
+        """Whether another setting took the place of the one on trial or held."""
         if trial.pairs >= 6 and trial.gain < 0.5 * LEAST_GAIN:
-            return self._refuse(trial, f"saves nothing: {trial.gain:+.1%} after {trial.pairs} pairs")
+            self._refuse(trial, f"saves nothing: {trial.gain:+.1%} after {trial.pairs} pairs")
+            return True
         worth = self._weigh()
         better = self._better(worth, trial) if worth is not None else None
-        if worth is not None and better is not None:
-            return self._try(worth.settings[better], self._promise(worth, better))
-        if self.stage is Stage.VERIFY and trial.pairs >= DENSE_PAIRS and not self._nearly_kept(trial):
-            if trial.chance < FAIR_CHANCE:
-                return self._refuse(trial, trial.verdict.reason)
-            if self._best_kept is not None:
-                # What is kept is better than what may not be. More pairs may be added to these another time.
-                self._refused[trial.setting] = 2.0 * self._clock_s
-                return self._fall_back(f"{_named(trial.setting)} {trial.verdict.reason}")
-            self._take(trial, f"held, not verified: {trial.verdict.reason}")
-        return None
-
-    def _nearly_kept(self, trial: Trial) -> bool:
-        """Whether to go on comparing: a dozen more pairs look like enough; or, beside a setting that is kept, what they
-        cost (half of each is spent at the baseline) is little against what the better one would save."""
-        to_go, kept = trial.test.pairs_to_go(), self._best_kept
-        if trial.pairs < MOST_PAIRS and to_go <= DENSE_PAIRS:
-            return True
-        if kept is None or kept is trial or trial.pairs >= 4 * MOST_PAIRS:
+        if worth is None or better is None:
             return False
-        more = trial.chance * (trial.gain - kept.gain) * self._ahead_s
-        return to_go * trial.pair_s * kept.gain < 0.5 * more
+        self._try(worth.settings[better], self._promise(worth, better))
+        return True
 
     def _better(self, worth: Worth, trial: Trial) -> int | None:
-        """The setting that should take the place of ``trial``'s, or None."""
-        here, kept = worth.index(trial.setting), self._best_kept
-        if kept is None and trial.chance >= FAIR_CHANCE:
-            return None  # first something that is kept; deeper settings come when that is safe
-        value = self._rank(worth)
+        """The setting that should take the place of ``trial``'s, or None. One that is not known yet is worth what it
+        may add, less what it costs to see whether it does."""
+        here, value, more = worth.index(trial.setting), worth.value, worth.upside(worth.index(trial.setting))
         # Half of a trial's time is spent at the baseline, where nothing is saved.
-        cost = float(worth.value[here]) * USUAL_PAIRS * self._usual_s(self._pair_length) / self._ahead_s
-        more = value - value[here] - cost - HYSTERESIS
-        for setting in self._out(worth):
-            more[worth.index(setting)] = -math.inf
-        if kept is not None and kept is not trial:
-            more[worth.index(kept.setting)] = 0.25 * cost - value[here]  # nothing left to gain from going on
-        if len(self.trials) >= MOST_TRIALS:
-            tried = {each.setting for each in self.trials}
-            more = np.where([setting in tried for setting in worth.settings], more, -math.inf)
-        more[(worth.chance < FAIR_CHANCE) & (more > 0.0)] = 0.0 if kept is None else -math.inf
+        more -= float(value[here]) * TRY_PAIRS * self._usual_s(self._pair_length) / self._ahead_s
+        known, out = self.trials.known(), self._out(worth)
+        # Whoever leaves each setting before it is known chases noise.
+        settled = trial.pairs >= VERDICT_PAIRS or trial.known[0][1] <= 0.5 * self.bound
+        explores = settled and len(self.trials) < MOST_TRIALS
+        for index, setting in enumerate(worth.settings):
+            if setting in out or (setting not in known and not explores):
+                more[index] = -math.inf
+            elif setting in known:
+                more[index] = value[index] - value[here]
+        more[worth.chance < self._least_chance] = -math.inf
         best = int(more.argmax())
-        return best if more[best] > 0 else None
-
-    @property
-    def _best_kept(self) -> Trial | None:
-        kept = [t for t in self.trials if t.verdict.kept and self._refused.get(t.setting, 0.0) <= self._clock_s]
-        return max(kept, key=lambda trial: trial.gain, default=None)
+        return best if more[best] > HYSTERESIS else None
 
     def _refuse(self, trial: Trial, why: str) -> None:
         """Give a setting up, until there is twice as much to judge it by. One that was held until the job changed a
         little, and is not kept now, shows that it changed more than that: all is measured anew."""
-        self._refused[trial.setting] = max(60.0, 2.0 * self._clock_s)
-        trial.given_up = True
+        self.trials.give_up(trial, self._clock_s)
         why = f"{_named(trial.setting)} given up, {why}"
         if self._renewing:
             return self._anew(f"{why}; measuring the baseline anew")
@@ -536,8 +509,8 @@ class JobTuner:
         return None
 
     def _fall_back(self, why: str) -> None:
-        """To the best setting that was kept, or to the default."""
-        best = self._best_kept
+        """To the best setting so far, or to the default."""
+        best = self.trials.fallback(self._clock_s)
         if best is None:
             return self._leave_alone(why)
         return self._take(best, f"{best.verdict.reason}; {why}")
@@ -558,20 +531,21 @@ class JobTuner:
     @property
     def refused(self) -> list[Setting]:
         """Settings that were on trial and not kept, or no longer."""
-        return [trial.setting for trial in self.trials if trial.verdict.kept is False]
+        return self.trials.refused()
 
     def left_by(self, setting: Setting) -> float:
-        """How much slower ``setting`` may still become before it breaks the bound, nearly surely; 0 where nothing is
-        known of it."""
-        trial = next((t for t in reversed(self.trials) if t.setting == setting and t.pairs >= 2), None)
-        if trial is None or math.isinf(self.bound):
-            return 0.0 if trial is None else math.inf
-        slowdown, error = trial.slowdown
-        return max(0.0, (1.0 + self.bound) / (1.0 + slowdown + 1.645 * error) - 1.0)
+        """How much slower ``setting`` may still become: by the bound, as long as the time account, which is charged for
+        it, has room; 0 where nothing is known of it."""
+        return self.bound if self.trials.measured(setting) is not None and self.debt.room_s > 0 else 0.0
+
+    @property
+    def holds(self) -> bool:
+        """Whether a setting is held, verified or not, rather than compared all the time."""
+        return self.stage is Stage.HOLD
 
     def slowdown_of(self, setting: Setting) -> float | None:
         """What ``setting`` costs in time by its pairs; None before there are two."""
-        trial = next((t for t in reversed(self.trials) if t.setting == setting and t.pairs >= 2), None)
+        trial = self.trials.measured(setting)
         return trial.slowdown[0] if trial is not None else None
 
     # Knowing
@@ -583,8 +557,7 @@ class JobTuner:
         return self._trial
 
     def _usual_s(self, length: Length) -> float:
-        work, least_s = length
-        return max(least_s, work * self._outlook.unit_s)
+        return usual_s(length, self._outlook.unit_s)
 
     @property
     def _ahead_s(self) -> float:
@@ -601,49 +574,39 @@ class JobTuner:
     @property
     def _pair_length(self) -> Length:
         """Long enough that a pair errs by half the bound at most, up to four times the least."""
-        work, least_s = self._lengths.pair
         if not 0 < self.bound < math.inf:
-            return work, least_s
-        times = min(4.0, max(1.0, (self._pair_error / (0.5 * self.bound)) ** 2))
-        return work * times, least_s * times
+            return self._lengths.pair
+        return self._lengths.pair_for(self._pair_error, 0.5 * self.bound)
 
     @property
     def _pair_error(self) -> float:
         """What a pair of the least length errs by: as the pairs of this trial scatter, or as blocks claim, which is
         too much where they wander together."""
-        usual_s = self._usual_s(self._lengths.pair)
-        if self._trial is not None and self._trial.pairs >= 4:
-            return self._trial.spread * math.sqrt(self._trial.pair_s / usual_s)
+        pair_s = self._usual_s(self._lengths.pair)
+        if self._trial is not None and self._trial.known_well:
+            return self._trial.spread * math.sqrt(self._trial.pair_s / pair_s)
         base = self._outlook.baseline[-1]
-        return min(base.time_error * math.sqrt(2.0 * base.duration_s / usual_s), 0.7 * self.bound)
+        return min(base.time_error * math.sqrt(2.0 * base.duration_s / pair_s), 0.7 * self.bound)
 
-    def _out(self, worth: Worth) -> list[Setting]:
-        """Settings that are not to be tried: refused ones, and what is believed to be slower than those."""
-        refused = {setting for setting, until_s in self._refused.items() if until_s > self._clock_s}
-        slowdown = dict(zip(worth.settings, worth.slowdown.tolist(), strict=True))
-        limit = min((slowdown[setting] for setting in refused if setting in slowdown), default=math.inf)
-        return [
-            setting
-            for setting in worth.settings
-            if setting in refused or slowdown[setting] >= limit or self._unmeasured & set(setting)
-        ]
+    def _out(self, worth: Worth) -> set[Setting]:
+        """Settings that are not to be tried."""
+        blind = {setting for setting in worth.settings if self._unmeasured & set(setting)}
+        rash = worth.settings_over(RASH * self.bound) - set(self.trials.known())
+        return self.trials.out(worth, self._clock_s) | blind | rash
 
     def _weigh(self) -> Worth | None:
         tried = [trial.setting for trial in self.trials]
-        self._worth = self._outlook.weigh(also=[*tried, *self._between()])
+        also = [*tried, *self.trials.between(self.belief.space, self._clock_s)]
+        self._worth = self._outlook.weigh(also, known=self.trials.known(), margin=self._margin)
         return self._worth
 
-    def _between(self) -> list[Setting]:
-        """Half way from the setting that is kept to those that are not: the belief proposes in coarser notches."""
-        kept = self.kept
-        if kept is None:
-            return []
-        space, others = self.belief.space, [trial.setting for trial in self.trials if not trial.verdict.kept]
-        return [
-            space.snap(Setting(**{name: 0.5 * (value + other[name]) for name, value in kept.items()}))
-            for other in others
-            if set(other) == set(kept)
-        ]
+    @property
+    def _margin(self) -> float:
+        """How well a slowdown will be known, after the pairs of a trial and of some time of holding."""
+        if not 0 < self.bound < math.inf:
+            return 0.0
+        pairs = USUAL_PAIRS + self._ahead_s / (MOST_GAP * self._usual_s(self._lengths.pair))
+        return self._pair_error / math.sqrt(pairs)
 
     def frontier(self) -> Frontier[Setting]:
         """Time and energy of a unit of work under every setting worth considering, as believed now. ValueError before
@@ -669,8 +632,7 @@ class JobTuner:
         return self._anew("the job changed: measuring the baseline anew")
 
     def _forget(self) -> None:
-        self._refused.clear()
-        self.trials.clear()
+        self.trials.forget()
         self._unmeasured.clear()
 
     def _anew(self, why: str) -> None:

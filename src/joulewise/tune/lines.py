@@ -7,6 +7,7 @@ taught about it, and, after a restart, what the journal says it had learnt.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -30,6 +31,8 @@ from joulewise.tune.subject import JobSubject, Observation
 
 JUMP = 0.25
 """Joules a unit, as a logarithm, that no drift or warmth explains from one block to the next of the same setting."""
+MOST_DOUBTED = 0.5
+"""… however little a short block is sure of: no sensor errs by two thirds, twice on end."""
 _FINEST = (Rung.STEPS, Rung.PERIOD, Rung.ACTIVITY, Rung.UNKNOWN)
 
 
@@ -52,28 +55,31 @@ class Line:
     told: int = 0
     """Blocks that its tuner was told."""
     _unit_j: dict[Setting, float] = field(default_factory=dict)
-    _jumps: int = 0
+    _jumps: Counter[Setting] = field(default_factory=Counter)
 
     def changed(self, cried: ChangeDetector | None = None) -> None:
         """What was under way is void, and the pace is learnt anew; ``cried`` has begun anew by itself."""
         self.observation = None
         self._unit_j.clear()
+        self._jumps.clear()
         self.stalls.restart()
         for each in (self.pace, self.joules):
             if each is not cried:
                 each.restart()
 
     def jump(self, block: Block) -> Shift | None:
-        """Joules a unit far from what they were under the same setting, in two blocks on end: the job changed, though
-        its pace may hardly show it, and blocks are too few for a detector."""
+        """Joules a unit far from what they were under the same setting, in two of its blocks on end: the job changed,
+        though its pace may hardly show it, and blocks are too few for a detector."""
         before_j = self._unit_j.get(block.setting)
         size = math.log(block.unit_j / before_j) if before_j is not None else 0.0
-        if before_j is None or abs(size) <= max(JUMP, 6.0 * math.hypot(block.power_error, block.time_error)):
-            self._jumps = 0
+        doubt = min(MOST_DOUBTED, 6.0 * math.hypot(block.power_error, block.time_error))
+        if before_j is None or abs(size) <= max(JUMP, doubt):
+            self._jumps[block.setting] = 0
             self._unit_j[block.setting] = block.unit_j
             return None
-        self._jumps += 1
-        return Shift("large", "energy", math.expm1(size), math.ceil(block.work)) if self._jumps >= 2 else None
+        self._jumps[block.setting] += 1
+        again = self._jumps[block.setting] >= 2
+        return Shift("large", "energy", math.expm1(size), math.ceil(block.work)) if again else None
 
 
 class Lines:
@@ -119,7 +125,7 @@ class Lines:
 
     def clear(self) -> None:
         """Begin anew: the ruler is another, and what was lost until now is no longer reckoned in its units. A ruler
-        that comes back finds the setting that was verified under it."""
+        that comes back finds the setting that was best under it."""
         self._before = [line for line in (*self._before, *self._lines.values()) if line.told]
         self._lines.clear()
         self.debt.settle()
@@ -154,7 +160,7 @@ class Lines:
 
     def _tuner(self, phase: str, rung: Rung) -> JobTuner:
         before = [line.tuner for line in self._before if (line.phase, line.rung) == (phase, rung)]
-        start = before[-1].chosen if before and before[-1].verified else None
+        start = before[-1].answer if before else None
         tuner = JobTuner(
             self.belief(phase),
             self.objective,

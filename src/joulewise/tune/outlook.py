@@ -7,8 +7,12 @@ told to the belief and kept for ``tune/search``; and `Worth` and frontiers made 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from joulewise.core.block import Block
 from joulewise.core.frontier import Frontier, Point
@@ -18,6 +22,24 @@ from joulewise.model.dvfs import Belief
 from joulewise.tune import search
 from joulewise.tune.choice import Worth, weigh
 from joulewise.tune.search import Measured
+from joulewise.tune.trial import Ratio
+
+Array = NDArray[Any]
+
+
+def _told(draws: Array, column: int, measured: Ratio) -> Array:
+    """Joint draws of ratios (draws × settings), after one setting's was measured: it has that value and error, and the
+    others move with it as far as they went together."""
+    logs = np.log(draws)
+    own = logs[:, column]
+    spread = own.std()
+    if not spread > 0:
+        logs[:, column] = measured[0]
+        return np.asarray(np.exp(logs))
+    apart = own - own.mean()
+    alike = apart @ (logs - logs.mean(axis=0)) / (apart @ apart)
+    shift = measured[0] - own.mean() + apart * (measured[1] / spread - 1.0)
+    return np.asarray(np.exp(logs + shift[:, None] * alike))
 
 
 @dataclass(slots=True)
@@ -102,8 +124,14 @@ class Outlook:
         """Whether what was measured refutes the law. Two settings can be explained by anything."""
         return len(self._measured) >= 3 and self.belief.misfit > search.REFUTED
 
-    def weigh(self, also: Sequence[Setting] = ()) -> Worth | None:
-        """What settings are worth, ``also`` among them; None where nothing can be set."""
+    def weigh(
+        self,
+        also: Sequence[Setting] = (),
+        known: Mapping[Setting, tuple[Ratio, Ratio]] | None = None,
+        margin: float = 0.0,
+    ) -> Worth | None:
+        """What settings are worth, ``also`` among them; None where nothing can be set. ``known`` are logarithms of
+        time and energy with their errors, by pairs: the setting's own pairs overrule what is believed of it."""
         refuted = self.refuted
         settings = self.belief.settings(math.inf if refuted else self.bound)
         settings += [setting for setting in dict.fromkeys(also) if setting and setting not in settings]
@@ -118,7 +146,10 @@ class Outlook:
         else:
             said = self.belief.predict(settings)
             time, energy = said.time_draws, said.energy_draws
-        return weigh(settings, time, energy, self.objective, self.base)
+        for setting, (log_time, log_energy) in (known or {}).items():
+            column = settings.index(setting)
+            time, energy = _told(time, column, log_time), _told(energy, column, log_energy)
+        return weigh(settings, time, energy, self.objective, self.base, margin=margin)
 
     def _default(self) -> Setting:
         """What the knobs are when nothing is set: the clock that the job reaches by itself, the highest of the rest."""

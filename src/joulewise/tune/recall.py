@@ -48,10 +48,9 @@ class Recall:
         return None
 
     def start(self, phase: str, space: Space) -> Setting | None:
-        """What was held and verified at the end of the last run, if it may be set here; None where nothing was."""
+        """What the last run was best at, verified or not, if it may be set here; None where nothing was."""
         try:
-            kept = self._phases[phase]
-            setting = space.snap(Setting(**kept["chosen"])) if kept["verified"] else None
+            setting = space.snap(Setting(**self._phases[phase]["chosen"]))
         except (KeyError, TypeError, ValueError, Unsupported):
             return None
         return setting if setting != DEFAULT else None
