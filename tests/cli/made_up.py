@@ -11,6 +11,7 @@ from joulewise.core.decision import Decision, Expectation
 from joulewise.core.event import Began, Decided, Event, Finished, Seen, Shifted
 from joulewise.core.knob import DEFAULT, Setting
 from joulewise.tune.proof import PROOF_REASON, Schedule, prove
+from joulewise.tune.seal import Seal
 
 SLOWER = {DEFAULT: 0.0, Setting(sm_mhz=1500): 0.008, Setting(sm_mhz=1305): 0.031, Setting(sm_mhz=1725): 0.002}
 THRIFTIER = {DEFAULT: 0.0, Setting(sm_mhz=1500): 0.081, Setting(sm_mhz=1305): 0.12, Setting(sm_mhz=1725): 0.04}
@@ -41,7 +42,10 @@ class Made:
 
 def run(name: str = "20260101-000000-abcd", *, hold: int = 120, seed: int = 1, **facts: Any) -> list[Event]:
     """Baseline, two probes, a verification, a holding with windows for the proof, and the end."""
-    return list(_run(name, hold, seed, facts))
+    events, seal = list(_run(name, hold, seed, facts)), Seal()
+    for event in events:
+        seal.add(event)
+    return [*events, Finished(events[-1].time_s, "stopped", {"seal": seal.facts})]
 
 
 def _run(name: str, hold: int, seed: int, facts: dict[str, Any]) -> Iterator[Event]:
@@ -82,4 +86,3 @@ def _run(name: str, hold: int, seed: int, facts: dict[str, Any]) -> Iterator[Eve
     proven = prove(seen, [event for event in made.events if isinstance(event, Shifted)]).event(made.now_s)
     if proven is not None:
         yield proven
-    yield Finished(made.now_s, "stopped", {})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,8 +15,8 @@ import pytest
 from joulewise import native
 from joulewise.device import node
 from joulewise.device.node import NodeClient, RunningNode
-from joulewise.device.work import Link
 from joulewise.model.physics import Load
+from tests.device.busy import kept_busy
 
 try:
     native.library_path()
@@ -37,26 +36,6 @@ with Monitor(NvmlGpu.all()) as monitor:
         sys.stdin.readline()
         print(json.dumps(monitor.end(name).as_json()), flush=True)
 """
-
-
-@contextmanager
-def busy(running: RunningNode) -> Iterator[None]:
-    """The first GPU works without a gap."""
-    enough = threading.Event()
-    link = Link(running.directory)
-
-    def work() -> None:
-        while not enough.is_set():
-            link.work(LOAD, hidden=True)
-
-    worker = threading.Thread(target=work)
-    worker.start()
-    try:
-        yield
-    finally:
-        enough.set()
-        worker.join()
-        link.close()
 
 
 @contextmanager
@@ -98,7 +77,7 @@ def test_a_reload_gives_no_negative_energy_and_a_window_flagged_as_reset(model: 
     """H200: a dear, slow counter; V100: a cheap, quick one. The gap in between is from power."""
     with (
         node.spawn(f"sim:{model}", speed=5.0) as running,
-        busy(running),
+        kept_busy(running, LOAD),
         running.client() as client,
     ):
         live(client, 6.0)  # the counter must stand higher than it will again, or its fall cannot be seen

@@ -68,6 +68,19 @@ def test_the_counter_is_looked_at_rarely_while_no_window_is_open_and_once_a_seco
     sampler.closed()
 
 
+def test_a_counter_that_an_edge_needs_is_owed_until_it_has_been_looked_at() -> None:
+    time = VirtualTime()
+    gpu = PlayedGpu(square(0.7, 120.0, 600.0), time=time, sensors=SLOW_COUNTER)
+    sampler = sampled(gpu, time, until_s=30.0)
+    assert not sampler.owes_counters
+    before = gpu.calls.energy
+    sampler.want_counter(sampler.tracks[0])
+    assert sampler.owes_counters
+    time.run_until(31.0)
+    assert gpu.calls.energy > before
+    assert not sampler.owes_counters
+
+
 @pytest.mark.parametrize("window_open", [False, True])
 def test_a_slow_counter_is_looked_at_within_its_budget(window_open: bool) -> None:
     time = VirtualTime()

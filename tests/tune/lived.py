@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from joulewise.core.knob import DEFAULT, Setting
 from joulewise.tune.coins import VOID, void_says
 from joulewise.tune.guard import candidate_first, line_of
 from joulewise.tune.proof import PROOF_REASON, Schedule, prove
+from joulewise.tune.seal import Seal
 
 HELD = Setting(sm_mhz=1500)
 DEEP = Setting(sm_mhz=1000)
@@ -92,6 +93,7 @@ class Life:
     def miss(self) -> None:
         """A window that is due comes to nothing."""
         self.events.append(Decided(self.now_s, Decision(DEFAULT, PROOF_REASON)))
+        self.events.append(Shifted(self.now_s, VOID, void_says(Role.PROOF), self.phase))
         self.schedule.missed()
 
     def pair(self, trial: int, index: int, setting: Setting = HELD) -> None:
@@ -107,6 +109,7 @@ class Life:
             del self.events[-2:]
         lost = self.events.pop()
         assert isinstance(lost, Seen)
+        self.now_s = lost.time_s
         if said:
             self.events.append(Shifted(lost.time_s, VOID, void_says(lost.role), self.phase))
 
@@ -114,8 +117,16 @@ class Life:
         proven = prove(self.seen, self.shifts).event(self.now_s)
         if proven is not None:
             self.events.append(proven)
-        self.events.append(Finished(self.now_s, "the command ended", {}))
+        self.events.append(Finished(self.now_s, "the command ended", {"seal": seal_of(self.events)}))
         return self.events
+
+
+def seal_of(events: Iterable[Event]) -> dict[str, Any]:
+    """As the journal's last event holds it, of all before it."""
+    seal = Seal()
+    for event in events:
+        seal.add(event)
+    return seal.facts
 
 
 def usual_run(seed: int = 0, hold_s: float = 1200.0, **kwargs: Any) -> Life:

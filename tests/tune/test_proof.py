@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -154,6 +155,72 @@ def test_verification_pairs_serve_where_windows_are_few_and_the_proof_says_so() 
     assert any("verification pairs" in line for line in proof.unjudged)
 
 
+def test_the_interval_narrows_as_comparisons_come() -> None:
+    """Pairs are not dropped when there are windows enough: the fourth window once made the interval three times as
+    wide."""
+    for seed in range(6):
+        life, halves = Life(seed=seed, noise=0.02), []
+        life.block(Role.BASELINE, DEFAULT, 5.0)
+        for index in range(12):
+            life.pair(0, index)
+        while life.schedule.windows < 12:
+            life.hold(30.0)
+            proof = prove(life.seen)
+            assert proof.held_time is not None
+            halves.append(proof.held_time.half)
+        assert all(later < 1.3 * earlier for earlier, later in itertools.pairwise(halves))
+        assert halves[-1] < halves[0]
+
+
+def test_settings_held_between_pairs_are_judged_each_by_its_own() -> None:
+    """Long holds, pairs whose order coins draw, and no window: the deeper setting was held for less of the life."""
+    covered = runs = 0
+    for seed in range(150):
+        life = Life(seed=seed, noise=0.01, share=0.001, drift=lambda now_s: 0.05 * math.sin(now_s / 100.0))
+        life.block(Role.BASELINE, DEFAULT, 5.0)
+        for trial, (setting, pairs, hold_s) in enumerate([(DEEP, 5, 6.0), (HELD, 12, 25.0)]):
+            for index in range(pairs):
+                life.pair(trial, index, setting)
+                life.block(Role.HOLD, setting, hold_s)
+        proof = prove(life.seen)
+        assert proof.energy is not None
+        assert proof.time is not None
+        assert (proof.windows, proof.pairs) == (0, 17)
+        truth_j, truth_s = life.used_j / life.default_j - 1, life.used_s / life.default_s - 1
+        covered += (proof.energy.low <= truth_j <= proof.energy.high) + (proof.time.low <= truth_s <= proof.time.high)
+        runs += 2
+    assert covered / runs >= 0.93
+
+
+def test_single_comparisons_of_many_settings_are_judged_as_one() -> None:
+    life = Life()
+    life.block(Role.BASELINE, DEFAULT, 5.0)
+    for trial, mhz in enumerate((1500, 1000, 1500, 1000)):
+        setting = HELD if mhz == 1500 else DEEP
+        life.pair(trial, 0, setting)
+        life.block(Role.HOLD, setting, 10.0)
+    proof = prove(life.seen)
+    assert proof.held_time is not None
+    assert proof.pairs == 4
+    assert 0.01 < proof.held_time.value < 0.021
+    assert proof.held_time.low < 0.01
+    assert proof.held_time.high > 0.0201
+
+
+def test_slack_has_an_effect_of_its_own() -> None:
+    """Pairs compared the common setting: what was held with slack is judged by the windows beside it."""
+    life = usual_run(hold_s=300.0)
+    slack = Life(seed=7, energy_effect=math.log(0.8), now_s=life.now_s)
+    slack.hold(600.0)
+    marked = [
+        replace(each, block=replace(each.block, slack=True)) if each.role is Role.HOLD else each for each in slack.seen
+    ]
+    proof = prove([*life.seen, *marked])
+    assert proof.energy is not None
+    used, default = life.used_j + slack.used_j, life.default_j + slack.default_j
+    assert proof.energy.value == pytest.approx(used / default - 1)
+
+
 def test_pairs_that_decide_when_to_stop_still_give_intervals_that_cover() -> None:
     """The guard keeps a candidate when its pairs look good: that choice must not spoil the interval."""
     covered = kept = 0
@@ -198,14 +265,32 @@ def test_phases_are_weighed_with_what_was_held_in_each() -> None:
     assert proof.energy.value == pytest.approx(used / default - 1)
 
 
-def test_a_phase_of_few_windows_is_judged_with_the_others_and_named() -> None:
+def test_a_phase_of_one_window_is_judged_by_it_and_by_the_scatter_of_all() -> None:
+    train = Life(seed=1, phase="train", noise=0.01)
+    train.hold(1000.0)
+    rollout = Life(seed=1, phase="rollout", noise=0.01, energy_effect=math.log(0.7), now_s=train.now_s)
+    while not rollout.schedule.windows:
+        rollout.hold(1.0)
+    rollout.hold(20.0)
+    alone, both = prove(train.seen), prove([*train.seen, *rollout.seen])
+    assert alone.energy is not None
+    assert both.energy is not None
+    used, default = train.used_j + rollout.used_j, train.default_j + rollout.default_j
+    assert both.energy.low <= used / default - 1 <= both.energy.high
+    assert both.energy.value < alone.energy.value - 0.005
+
+
+def test_what_was_held_where_nothing_was_compared_is_judged_by_its_baseline_and_named() -> None:
     train = Life(seed=1, phase="train")
     train.hold(1000.0)
-    rollout = Life(seed=1, phase="rollout", now_s=train.now_s)
-    rollout.hold(60.0)
+    rollout = Life(seed=1, phase="rollout", energy_effect=math.log(0.7), now_s=train.now_s)
+    rollout.block(Role.BASELINE, DEFAULT, 3.0)
+    rollout.block(Role.HOLD, HELD, 5.0)
     proof = prove([*train.seen, *rollout.seen])
     assert proof.energy is not None
-    assert any("phase rollout" in line for line in proof.unjudged)
+    assert any(line.startswith("phase rollout") for line in proof.unjudged)
+    used, default = train.used_j + rollout.used_j, train.default_j + rollout.default_j
+    assert proof.energy.value == pytest.approx(used / default - 1)
 
 
 def test_a_phase_of_few_windows_is_judged_by_its_pairs() -> None:

@@ -26,9 +26,11 @@ STRETCH = {
     Role.PROOF: "hold",
 }
 """What a stretch of blocks is called; the proof's baseline windows belong to the holding around them."""
-OURS = frozenset({"idle", "awake", "lost", "ruler", "slack", "unmarked", "refused", "void", "counters"})
+OURS = frozenset(
+    {"idle", "awake", "lost", "ruler", "slack", "unmarked", "refused", "void", "counters", "ready", "late", "waits"}
+)
 """``Shifted.what`` of our own doing, or of what we may do: the job itself has not changed."""
-_UNTOLD = frozenset({"idle", "awake", "void", "counters"})
+_UNTOLD = frozenset({"idle", "awake", "void", "counters", "ready", "late", "waits"})
 """Those that no reader of a report needs: they are there for whoever replays the journal, or come by the hundred."""
 _NEAR = 8  # blocks to look at for what a baseline window is about; a pair's other half is the next or the last
 

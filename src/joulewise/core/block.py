@@ -72,6 +72,8 @@ class Block:
     """Whether the power limit, and not the clock, held the GPU back."""
     left_out_s: float = 0.0
     """Seconds between ``start_s`` and ``end_s`` that are not comparable work."""
+    slack: bool = False
+    """Whether GPUs that wait for others ran slower than ``setting`` says (``tune/slack``)."""
 
     def __post_init__(self) -> None:
         if not (self.work > 0 and self.duration_s > 0):

@@ -95,6 +95,7 @@ class Ruler:
         self._steps_before = 0  # steps that hooks had told when they fell silent
         # In time that runs faster than the wall a stamp errs by so much more.
         self._stamp_s = STAMP_S * max(1.0, float(getattr(sampler.time, "speed", 1.0)))
+        self._switches: deque[tuple[float, float]] = deque(maxlen=64)  # from when until settled
         self._heads: dict[float, list[Extract]] = {}  # what was read around the ends of long steps
 
     # Keeping up.
@@ -160,6 +161,11 @@ class Ruler:
             self._heads[last_s] = [track.extract(last_s, last_s) for track in self.sampler.tracks]
             for old_s in list(self._heads)[:-KEPT_STEPS]:
                 del self._heads[old_s]
+
+    @property
+    def counts(self) -> bool:
+        """Whether there are activity counters."""
+        return bool(self._counters)
 
     def activity(self) -> dict[str, float]:
         """Mean shares of the activity counters over all GPUs since the last call; empty without counters."""
@@ -242,6 +248,7 @@ class Ruler:
         """``setting`` came into force between these moments: nothing that overlaps them is comparable."""
         self.log.switched(from_s, to_s, setting)
         self._switched.append((from_s, setting not in (None, DEFAULT)))
+        self._switches.append((from_s, to_s))
 
     def clean(self, from_s: float, to_s: float, phase: str = "") -> Clean | None:
         """The comparable work of a phase between two moments, or None where there is none (yet)."""
@@ -276,7 +283,7 @@ class Ruler:
 
     def spent(self, intervals: Sequence[tuple[float, float]]) -> Spent | None:
         """Energy, clock and limiter over stretches of clean work, summed over the GPUs; None where nothing was read."""
-        return spent(self.sampler.tracks, intervals, self._heads)
+        return spent(self.sampler.tracks, intervals, self._heads, self._switches)
 
     def _clean_periods(self, from_s: float, to_s: float) -> Clean | None:
         known = self._found.period if self._found else None

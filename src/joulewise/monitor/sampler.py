@@ -170,6 +170,12 @@ class Sampler:
         with self._lock:
             self._wanted.add(track)
 
+    @property
+    def owes_counters(self) -> bool:
+        """Whether a counter that an edge needs has not been looked at yet."""
+        with self._lock:
+            return bool(self._wanted)
+
     def opened(self, chore: Callable[[float], bool] | None = None) -> None:
         """A window has opened. ``chore`` is called after each poll with the time until it returns True."""
         with self._lock:
@@ -267,7 +273,7 @@ class Sampler:
     def _look_at_counters(self, now_s: float) -> None:
         """Look at counters that an edge wants, and now and then at the others, as far as the budgets go."""
         with self._lock:
-            wanted, self._wanted = self._wanted, set()
+            wanted = set(self._wanted)
         if not self._counters_due_s > now_s:
             self._counters_due_s = now_s + 0.95 * (1.0 if self._open else _QUIET_S)
             # Whoever has waited longest comes first, lest a tight budget go to the same GPUs every time.
@@ -280,12 +286,12 @@ class Sampler:
         for track in wanted:
             if self._edge_allowance.take(track.counter_call_s, now_s):
                 self._look_at_counter(track, now_s)
-            else:
-                self.want_counter(track)
 
     def _look_at_counter(self, track: Track, now_s: float) -> None:
         track.count()
         self._looked_s[track] = now_s
+        with self._lock:
+            self._wanted.discard(track)
 
     def _forked(self) -> None:
         """In a forked child: the thread and the locks are the parent's."""

@@ -7,15 +7,17 @@ stretches, which is the ruler's.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from joulewise.core.errors import NoReading
 from joulewise.core.measurement import Reading, Throttle
 from joulewise.monitor.estimate import estimate
+from joulewise.monitor.evidence import Evidence
 from joulewise.monitor.track import Extract, Track
 
 _CAPPED = 0.3  # share of busy readings held back by the power limit that makes a stretch "capped"
+_LEAST_READINGS = 8  # that describe a load: fewer are not told apart from what was read under another setting
 _HOLE_S = 0.15
 """Holes shorter than this lie within the sensors' own blur (100 ms); they are taken out at the mean power."""
 
@@ -34,9 +36,12 @@ def spent(
     tracks: Sequence[Track],
     intervals: Sequence[tuple[float, float]],
     heads: Mapping[float, Sequence[Extract]] | None = None,
+    switches: Iterable[tuple[float, float]] = (),
 ) -> Spent | None:
     """Over ``intervals`` on all GPUs; None where nothing was read, or not all of it. ``heads`` is what was kept around
-    moments that the tracks may have forgotten."""
+    moments that the tracks may have forgotten; ``switches`` are moments between which another setting came into force:
+    what was read beyond one says nothing of the power on this side."""
+    switches = list(switches)
     energy_j = variance = 0.0
     for from_s, to_s, holes_s in _bridged(intervals):
         kept = (heads or {}).get(from_s, [None] * len(tracks))
@@ -44,7 +49,8 @@ def spent(
             if track.lost is not None and (track.seen_s or -math.inf) < to_s:
                 return None
             try:
-                found = estimate(from_s, to_s, track.witness(from_s, to_s, head)())
+                evidence = track.witness(from_s, to_s, head)()
+                found = estimate(from_s, to_s, _undisturbed(evidence, from_s, to_s, switches))
             except NoReading:
                 return None
             share = 1.0 - holes_s / (to_s - from_s)
@@ -54,6 +60,26 @@ def spent(
         return None
     readings = [reading for track in tracks for reading in _within(track, intervals)]
     return Spent(energy_j, math.sqrt(variance), _mean_mhz(readings), _capped(readings))
+
+
+def _undisturbed(evidence: Evidence, from_s: float, to_s: float, switches: Sequence[tuple[float, float]]) -> Evidence:
+    """What was read under the setting of [from_s, to_s], where that is enough: an edge is filled in from readings near
+    it and from their mean, which is another one on the other side of a switch."""
+    since_s = max((settled_s for _, settled_s in switches if settled_s <= from_s + 1e-6), default=-math.inf)
+    until_s = min((switch_s for switch_s, _ in switches if switch_s >= to_s - 1e-6), default=math.inf)
+    ours = (evidence.time_s >= since_s) & (evidence.time_s <= until_s)
+    counter = [look for look in evidence.counter if since_s <= look.time_s <= until_s]
+    counted = not evidence.counter or (len(counter) > 1 and counter[0].time_s < to_s <= counter[-1].time_s + 1.0)
+    if ours.all() or evidence.left_out is not None or ours.sum() < _LEAST_READINGS or not counted:
+        return evidence
+    return replace(
+        evidence,
+        time_s=evidence.time_s[ours],
+        power_w=evidence.power_w[ours],
+        utilization=evidence.utilization[ours],
+        summed_j=evidence.summed_j[ours],
+        counter=counter,
+    )
 
 
 def _bridged(intervals: Sequence[tuple[float, float]]) -> list[tuple[float, float, float]]:

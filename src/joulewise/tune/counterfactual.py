@@ -53,11 +53,13 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """ln(held / baseline) with its variance and degrees of freedom."""
+    """ln(held / baseline) with its variance, and the degrees of freedom of the scatter that it was reckoned from."""
 
     log: float
     variance: float
     freedom: float
+    scatter: Hashable
+    """Effects reckoned from one scatter err together if that is wrong: it has no more degrees of freedom for them."""
 
 
 @dataclass(slots=True)
@@ -66,24 +68,25 @@ class Account:
 
     used: float = 0.0
     without: float = 0.0
-    parts: list[tuple[float, float]] = field(default_factory=list)
-    """Variances of ``without`` with their degrees of freedom."""
+    parts: dict[Hashable, tuple[float, float]] = field(default_factory=dict)
+    """Variances of ``without`` with their degrees of freedom, by what scatter they were reckoned from."""
 
     def add(self, used: float, effect: Effect) -> None:
         """Something used under a setting whose effect is known."""
         default = used * math.exp(-effect.log)
         self.used, self.without = self.used + used, self.without + default
-        self.parts.append((default**2 * effect.variance, effect.freedom))
+        before, _ = self.parts.get(effect.scatter, (0.0, 0.0))
+        self.parts[effect.scatter] = before + default**2 * effect.variance, effect.freedom
 
     @property
     def error(self) -> float:
         """One standard error of ``without``."""
-        return math.sqrt(sum(part for part, _ in self.parts))
+        return math.sqrt(sum(part for part, _ in self.parts.values()))
 
     @property
     def half(self) -> float:
         """Half the 95 % interval of ``without``; degrees of freedom by Welch and Satterthwaite."""
-        shared = sum(part**2 / freedom for part, freedom in self.parts)
+        shared = sum(part**2 / freedom for part, freedom in self.parts.values())
         return _t(self.error**4 / shared if shared > 0 else math.inf) * self.error
 
     def change(self) -> Change:
@@ -128,7 +131,7 @@ def add_rest(
             served[id(other)] = served.get(id(other), 0.0) + part * _error(other, which)
         whole.used += amount(block)
         own2 += (amount(block) * _error(block, which)) ** 2
-    whole.parts.append((own2 + sum(error**2 for error in served.values()), math.inf))
+    whole.parts["rest"] = own2 + sum(error**2 for error in served.values()), math.inf
     return lost_s
 
 
@@ -142,8 +145,8 @@ class Row:
     def beside(self, block: Block, from_s: float = -math.inf, to_s: float = math.inf) -> list[tuple[Block, float]]:
         """The blocks before and after, between two moments, weighed so that they stand for the middle of ``block``.
 
-        One where one is missing. Two blocks of different settings are not mixed: the one before is what was held when
-        the window fell due.
+        One where one is missing. Two blocks of different settings, or of which one had slack, are not mixed: the one
+        before is what was held when the window fell due.
         """
         middle_s = _middle_s(block)
         place = bisect_right(self._middles_s, middle_s)
@@ -153,7 +156,7 @@ class Row:
             before = None
         if after is not None and after.end_s > to_s:
             after = None
-        if before is None or after is None or before.setting != after.setting:
+        if before is None or after is None or (before.setting, before.slack) != (after.setting, after.slack):
             only = before or after
             return [(only, 1.0)] if only is not None else []
         share = (middle_s - _middle_s(before)) / (_middle_s(after) - _middle_s(before))

@@ -40,6 +40,10 @@ class Record:
         self._shifts = [event for event in self.past if isinstance(event, Shifted)]
         self.proof: Proof | None = None
         """The saving so far; renewed with every baseline window."""
+        self.latest_s = -math.inf
+        """When the last event was written."""
+        self.latest = ""
+        """What changed, if the last event is of a change."""
 
     def _read(self) -> tuple[Event, ...]:
         """What the journal holds. One that cannot be read is not written to either: the run is kept in memory."""
@@ -76,6 +80,7 @@ class Record:
 
     def write(self, event: Event) -> None:
         """Append an event; never raises."""
+        self.latest_s, self.latest = event.time_s, event.what if isinstance(event, Shifted) else ""
         try:
             self._journal.append(event)
             self.seal.add(event)

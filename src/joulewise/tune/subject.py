@@ -22,6 +22,8 @@ from joulewise.monitor.ruler import Ruler
 
 POLL_S = 0.1
 """Between two looks at the job while a phase or idle gap may change at any moment."""
+EDGE_POLLS = 5
+"""Of which so many are waited for the counter at a block's end."""
 CALM_S = 0.5
 """The same while a block is far from its end and the job has shown one phase only."""
 CLOCK_SETTLES_S = 0.1
@@ -64,6 +66,8 @@ class Observation:
     """What has been gathered for one move, over one or several visits of its phase."""
 
     move: Move
+    own: Mapping[str, Setting] = field(default_factory=dict)
+    """What single GPUs get instead of the move's setting (``tune/slack``)."""
     visits: list[tuple[float, float]] = field(default_factory=list)
     work: float = 0.0
     clean_s: float = 0.0
@@ -193,10 +197,14 @@ class JobSubject:
         most_s = self._most_s(move)
         speed = float(getattr(time, "speed", 1.0))
         least_s = max(move.least_s, self._ruler_takes_s(move.phase), LEAST_WALL_S * speed)
+        unlooked = from_s > begun_s  # the last look at the counter was before a switch
         while True:
             ruler.read()
             alert = self.watch()
             now_s = time.now_s()
+            if unlooked and now_s >= from_s:
+                unlooked = False
+                self._want_counters()
             work, clean_s = ruler.progress(from_s, now_s, move.phase) if now_s > from_s else (0.0, 0.0)
             observation.work, observation.clean_s = before[0] + work, before[1] + clean_s
             observation.waited_s = before[2] + now_s - begun_s
@@ -205,7 +213,7 @@ class JobSubject:
                 # One more look, by when the sampler has read the counter for the block's end.
                 observation.done = True
                 self._want_counters()
-                yield POLL_S
+                yield from self._counters_read()
                 continue
             if enough and ruler.rung_in(move.phase) is Rung.PERIOD and ruler.clean(from_s, now_s, move.phase) is None:
                 enough, least_s = False, least_s + LONGER_S  # no period shows yet: a longer look may find it
@@ -264,6 +272,7 @@ class JobSubject:
             sm_mhz=spent.sm_mhz,
             power_capped=spent.power_capped,
             left_out_s=max(0.0, end_s - start_s - duration_s),
+            slack=bool(observation.own),
         )
 
     def _settle_s(self, before: Setting, after: Setting) -> float:
@@ -276,6 +285,14 @@ class JobSubject:
         """An edge of two blocks: a look at the counter helps on both sides."""
         for track in self.ruler.sampler.tracks:
             self.ruler.sampler.want_counter(track)
+
+    def _counters_read(self) -> Loop[None]:
+        """Wait until the sampler has looked: a poll, or a few on a loaded machine and where the look must be saved up
+        for. Without it a block's end rests on power alone, which tells a tenth of what the counter does."""
+        for _ in range(EDGE_POLLS):
+            yield POLL_S
+            if not self.ruler.sampler.owes_counters:
+                return
 
     def _ruler_takes_s(self, phase: str) -> float:
         """Seconds that a coarse ruler needs for the wanted error; 0 where steps are told."""

@@ -10,7 +10,8 @@ share of baseline windows) and ``proof_window_s`` (expected length of the first 
 ``proof.Schedule`` is built from these three and its name. Whoever runs the loop journals Decided before and Seen after
 each move, or ``Shifted(time_s, coins.VOID, coins.void_says(role), phase)`` where nothing came of it, begins the reason
 of PROOF moves with ``proof.PROOF_REASON``, and writes Proven from ``proof.prove`` of all Seen (and Shifted) before it.
-``Finished.facts`` may hold ``seal``: ``Seal.facts`` (tune/seal) of all events before it.
+``Finished.facts`` holds ``seal``: ``Seal.facts`` (tune/seal) of all events before it. That every second of the run is
+accounted for is tune/chain's.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from joulewise.core.block import Block, Role, Rung
 from joulewise.core.decision import Decision
 from joulewise.core.event import Began, Decided, Event, Finished, Proven, Seen, Shifted
 from joulewise.core.knob import DEFAULT, Setting
+from joulewise.tune.chain import holes
 from joulewise.tune.coins import VOID, Coins
 from joulewise.tune.proof import PROOF_REASON, RULER, SHIFTS, Proof, Schedule, prove
 from joulewise.tune.seal import Seal
@@ -52,10 +54,11 @@ class Verification:
 
 def verify(events: Iterable[Event]) -> Verification:
     """Recompute the proof of one run from its journal alone."""
-    audit = _Audit()
+    audit, events = _Audit(), list(events)
     for event in events:
         audit.tell(event)
     audit.close()
+    audit.problems += holes(events)
     ended_s = audit.finished.time_s if audit.finished is not None else None
     return Verification(prove(audit.seen, audit.shifts, ended_s=ended_s), tuple(audit.problems))
 
@@ -118,7 +121,9 @@ class _Audit:
     def _finish(self, event: Finished) -> None:
         self.finished = event
         said = event.facts.get("seal")
-        if said is not None and said != self.seal.facts:
+        if said is None:
+            self.problems.append("the run's end carries no seal of what was written before it")
+        elif said != self.seal.facts:
             self.problems.append("events were taken out, put in or changed: the seal of the last one does not fit")
 
     def _shift(self, event: Shifted) -> None:
