@@ -3,9 +3,9 @@
 joulewise run --gpu sim:h200 --live --plot power.svg -- python examples/train_virtual.py
 joulewise run --gpu sim:h200 --speed 20 --tune --live -- python examples/train_virtual.py --steps 1600
 
-Steps are handed to the virtual GPU two ahead, as launches on a real one are, and take what forward pass, backward pass
-and optimiser take at its present clock: lock it from another shell and watch them slow down. ``joulewise.step()`` tells
-the tuner how far the job has got; a PyTorch script needs no such line.
+Steps are handed to the virtual GPU a few ahead, as launches on a real one are, and take what forward pass, backward
+pass and optimiser take at its present clock: lock it from another shell and watch them slow down. ``joulewise.step()``
+tells the tuner how far the job has got; a PyTorch script needs no such line.
 """
 
 import argparse
@@ -28,7 +28,7 @@ def main() -> None:
     options.add_argument("--epochs", type=int, default=3)
     options.add_argument("--steps", type=int, default=20, help="steps an epoch")
     options.add_argument("--step-seconds", type=float, default=0.25, help="one step with nothing set")
-    options.add_argument("--seed", type=int, default=1)
+    options.add_argument("--seed", type=int, default=0)
     chosen = options.parse_args()
 
     job = workloads.get(chosen.workload, seed=chosen.seed, step_s=chosen.step_seconds)
@@ -39,7 +39,7 @@ def main() -> None:
     for epoch in range(1, chosen.epochs + 1):
         started = time.perf_counter()
         for step in range(1, chosen.steps + 1):
-            launch(next(steps))
+            launch(next(steps), ahead=4)
             joulewise.step()
             loss = next(losses)
             if step % shown == 0:

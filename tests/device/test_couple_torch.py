@@ -16,6 +16,7 @@ from joulewise import native
 from joulewise.device import couple_torch, node
 from joulewise.device.node import RunningNode
 from joulewise.model import workloads
+from tests.torch_stand_in import FORK, STEPS_OF_PARENT_AND_TRAINER, STEPS_TAKING_TURNS, TAKE_TURNS
 
 try:
     native.library_path()
@@ -24,36 +25,6 @@ except FileNotFoundError as error:
 
 LOAD = "gnn"  # the shortest steps of the library: some 30 ms
 STEP_S = workloads.get(LOAD).nominal_step_s
-
-# As much of torch.optim as coupling touches: optimisers that call global hooks after each step.
-TORCH = {
-    "__init__.py": "",
-    "optim/__init__.py": "from .optimizer import Optimizer",
-    "optim/optimizer.py": """
-        _hooks = []
-
-        def register_optimizer_step_post_hook(hook):
-            _hooks.append(hook)
-
-        class Optimizer:
-            def step(self):
-                for hook in _hooks:
-                    hook(self, (), {})
-    """,
-    "utils/__init__.py": "",
-    "utils/data.py": "worker = None\ndef get_worker_info():\n    return worker",
-}
-
-
-@pytest.fixture(scope="module")
-def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory that holds a package called torch."""
-    home = tmp_path_factory.mktemp("stand-in")
-    for name, text in TORCH.items():
-        file = home / "torch" / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(textwrap.dedent(text))
-    return home
 
 
 @pytest.fixture
@@ -119,22 +90,6 @@ def test_steps_that_take_longer_than_on_the_virtual_gpu_are_counted(two: Running
     assert late["late_s"] >= 0.9 * 19 * 2 * STEP_S
 
 
-def test_the_script_sees_nothing_of_it(two: RunningNode, stand_in: Path) -> None:
-    code = """
-        import sys, torch.optim
-        print(any("couple_torch" in entry for entry in sys.path))
-        print(any(type(finder).__module__ == "sitecustomize" for finder in sys.meta_path))
-        print(torch.optim.optimizer.__spec__.loader.exec_module.__qualname__)
-        try:
-            import sitecustomize
-            print("couple_torch" in sitecustomize.__file__)
-        except ImportError:
-            print(False)
-    """
-    done = script(two, code, stand_in)
-    assert done.stdout.split() == ["False", "False", "_LoaderBasics.exec_module", "False"]
-
-
 def test_a_sitecustomize_that_was_there_before_runs_as_ever(two: RunningNode, stand_in: Path, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("print('theirs')\nname = 'theirs'\n")
     done = script(two, TRAIN + "    import sitecustomize; print(sitecustomize.name)", tmp_path, stand_in)
@@ -156,24 +111,9 @@ def test_a_program_that_it_starts_is_coupled_too(two: RunningNode, stand_in: Pat
     assert coupled(two)["steps"] == 20
 
 
-def test_a_python_that_ignores_its_environment_cannot_be_coupled(two: RunningNode, stand_in: Path) -> None:
-    code = f"import sys; sys.path.insert(0, {str(stand_in)!r})\n" + textwrap.dedent(TRAIN)
-    for flag in ("-E", "-S", "-I"):
-        assert script(two, code, flags=(flag,)).returncode == 0
-    assert coupled(two)["steps"] == 0
-
-
 def test_a_pair_of_optimisers_that_take_turns_is_one_iteration(two: RunningNode, stand_in: Path) -> None:
-    code = """
-        import torch.optim
-        one, other = torch.optim.Optimizer(), torch.optim.Optimizer()
-        for _ in range(10):
-            one.step()
-            for _ in range(5):
-                other.step()
-    """
-    assert script(two, code, stand_in).returncode == 0
-    assert coupled(two)["steps"] == 10
+    assert script(two, TAKE_TURNS, stand_in).returncode == 0
+    assert coupled(two)["steps"] == STEPS_TAKING_TURNS
 
 
 def test_when_the_first_optimiser_is_done_the_next_one_leads(two: RunningNode, stand_in: Path) -> None:
@@ -189,24 +129,9 @@ def test_when_the_first_optimiser_is_done_the_next_one_leads(two: RunningNode, s
 
 
 def test_a_loaders_worker_takes_no_step_and_a_forked_trainer_does(two: RunningNode, stand_in: Path) -> None:
-    code = """
-        import os, torch.optim, torch.utils.data
-        optimizer = torch.optim.Optimizer()
-        for _ in range(3):
-            optimizer.step()
-        for is_worker in (True, False):
-            child = os.fork()
-            if child == 0:
-                torch.utils.data.worker = object() if is_worker else None
-                for _ in range(4):
-                    optimizer.step()
-                os._exit(0)
-            assert os.waitpid(child, 0)[1] == 0
-        optimizer.step()
-    """
-    done = script(two, code, stand_in)
+    done = script(two, FORK, stand_in)
     assert done.returncode == 0, done.stderr
-    assert coupled(two)["steps"] == 3 + 4 + 1
+    assert coupled(two)["steps"] == sum(STEPS_OF_PARENT_AND_TRAINER)
 
 
 def test_each_rank_works_on_its_own_gpu(two: RunningNode, stand_in: Path) -> None:

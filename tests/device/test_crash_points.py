@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,19 +11,12 @@ from pathlib import Path
 import pytest
 
 from joulewise.device.node import RunningNode, spawn
-from joulewise.native import library_path
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def node() -> Iterator[RunningNode]:
-    try:
-        library_path()
-    except FileNotFoundError as error:
-        pytest.skip(f"the virtual NVML is not built: {error}")
-    if os.geteuid() != 0:
-        pytest.skip("only root may set")
+def node(virtual_nvml: None, may_set: None) -> Iterator[RunningNode]:
     with spawn("sim:h200") as node:
         yield node
 

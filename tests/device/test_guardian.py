@@ -19,7 +19,6 @@ from joulewise.core.errors import LeaseTaken
 from joulewise.device.node import RunningNode, spawn
 from joulewise.device.saved import Saved
 from joulewise.device.vnvml_layout import VnvmlState
-from joulewise.native import library_path
 
 SCRIPT = """
 import json, os, sys, threading, time
@@ -48,13 +47,7 @@ for line in sys.stdin:
 
 
 @pytest.fixture(scope="module")
-def node() -> Iterator[RunningNode]:
-    try:
-        library_path()
-    except FileNotFoundError as error:
-        pytest.skip(f"the virtual NVML is not built: {error}")
-    if os.geteuid() != 0:
-        pytest.skip("only root may set")
+def node(virtual_nvml: None, may_set: None) -> Iterator[RunningNode]:
     with spawn("sim:h200*2") as node:
         yield node
 

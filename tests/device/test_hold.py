@@ -24,16 +24,11 @@ from joulewise.device.saved import Saved
 from joulewise.device.virtual import VirtualGpu
 from joulewise.device.vnvml_layout import VnvmlState
 from joulewise.model import catalog
-from joulewise.native import library_path
 from tests.device.test_nvml import virtual_node
 
 
 @pytest.fixture(scope="module")
-def node() -> Iterator[RunningNode]:
-    try:
-        library_path()
-    except FileNotFoundError as error:
-        pytest.skip(f"the virtual NVML is not built: {error}")
+def node(virtual_nvml: None) -> Iterator[RunningNode]:
     with virtual_node("sim:h200,v100") as node:
         yield node
 

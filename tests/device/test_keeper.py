@@ -21,7 +21,6 @@ from joulewise.device.virtual import VirtualGpu
 from joulewise.device.virtual_controls import VirtualControls
 from joulewise.model import catalog
 from joulewise.model.physics import Load
-from joulewise.native import library_path
 from tests.device.test_nvml import virtual_node
 
 OWNER = Owner("lease-1", 1000, 42, "python train.py")
@@ -434,13 +433,7 @@ def test_where_nothing_can_be_saved_nothing_is_set(controls: VirtualControls, tm
 
 
 @pytest.fixture(scope="module")
-def node() -> Iterator[RunningNode]:
-    try:
-        library_path()
-    except FileNotFoundError as error:
-        pytest.skip(f"the virtual NVML is not built: {error}")
-    if os.geteuid() != 0:
-        pytest.skip("only root may set")
+def node(virtual_nvml: None, may_set: None) -> Iterator[RunningNode]:
     with virtual_node("sim:h200") as node:
         yield node
 

@@ -19,7 +19,6 @@ from joulewise.device.virtual import VirtualGpu
 from joulewise.device.virtual_controls import VirtualControls
 from joulewise.device.vnvml_layout import VnvmlState
 from joulewise.model import catalog
-from joulewise.native import library_path
 from joulewise.testing import LeaseConformance
 from tests.device.test_nvml import virtual_node
 
@@ -93,11 +92,7 @@ class TestLocalLeaseOnVirtualGpus(LeaseConformance):
 
 
 @pytest.fixture(scope="module")
-def node() -> Iterator[RunningNode]:
-    try:
-        library_path()
-    except FileNotFoundError as error:
-        pytest.skip(f"the virtual NVML is not built: {error}")
+def node(virtual_nvml: None) -> Iterator[RunningNode]:
     with virtual_node("sim:h200*2") as node:
         yield node
 

@@ -15,7 +15,6 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,6 +29,7 @@ from joulewise.device.simulator import Order
 from joulewise.device.work import Link
 from joulewise.model import catalog, physics
 from joulewise.model.physics import Load
+from tests.device.busy import kept_busy
 
 H200 = catalog.load("h200")
 LIGHT = Load(gpu_s=0.02, sm_share=0.9, dynamic_w=300.0)
@@ -68,26 +68,6 @@ def elsewhere(running: RunningNode, script: str) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
-
-
-@contextmanager
-def kept_busy(running: RunningNode, load: Load) -> Iterator[None]:
-    """``load`` over and over, without a gap, from a thread of this process."""
-    enough = threading.Event()
-    link = Link(running.directory)
-
-    def work() -> None:
-        while not enough.is_set():
-            link.work(load, hidden=True)
-
-    worker = threading.Thread(target=work)
-    worker.start()
-    try:
-        yield
-    finally:
-        enough.set()
-        worker.join()
-        link.close()
 
 
 def test_work_blocks_for_the_laws_time(one: RunningNode) -> None:

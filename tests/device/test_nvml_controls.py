@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,18 +16,11 @@ from joulewise.device.nvml import NvmlGpu
 from joulewise.device.nvml_controls import NvmlControls
 from joulewise.device.virtual_controls import VirtualControls
 from joulewise.device.vnvml_layout import VnvmlState
-from joulewise.native import library_path
 from tests.device.test_nvml import virtual_node
 
 
 @pytest.fixture(scope="module")
-def node() -> Iterator[RunningNode]:
-    try:
-        library_path()
-    except FileNotFoundError as error:
-        pytest.skip(f"the virtual NVML is not built: {error}")
-    if os.geteuid() != 0:
-        pytest.skip("only root may set")
+def node(virtual_nvml: None, may_set: None) -> Iterator[RunningNode]:
     with virtual_node("sim:h200,v100") as node:
         yield node
 

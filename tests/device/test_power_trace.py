@@ -54,8 +54,9 @@ def test_what_is_taken_back_and_lived_again_is_as_if_it_had_been_so_from_the_sta
 def test_detail_is_forgotten_but_never_the_total() -> None:
     trace = PowerTrace(keep_s=1.0)
     for number in range(20_000):
-        trace.append((number + 1) * 0.01, 100.0 + number % 2, 0.5)
+        trace.append((number + 1) * 0.01, 100.0 + number % 2, 0.5, 0.25)
     assert trace.start_s > 150.0
+    assert trace.mean_memory(trace.end_s - 1.0, trace.end_s) == pytest.approx(0.25)
     assert trace.energy_j(trace.end_s) == pytest.approx(200.0 * 100.5)
     assert trace.busy_s(trace.end_s) == pytest.approx(100.0)
     assert trace.mean_w(trace.end_s - 1.0, trace.end_s) == pytest.approx(100.5)

@@ -82,6 +82,19 @@ def test_utilization_is_the_busy_share_between_updates() -> None:
     assert sensors.utilization(0.6) == pytest.approx(1.0)
 
 
+def test_time_at_the_memory_is_a_share_between_the_same_updates_not_a_moments() -> None:
+    trace = PowerTrace()
+    sensors = Sensors(EXACT, trace, phase_s=0.0)
+    trace.append(0.25, 100.0, 1.0, 0.0)
+    trace.append(1.0, 100.0, 1.0, 0.8)
+    assert sensors.memory_utilization(0.41) == pytest.approx(0.6)
+    assert sensors.memory_utilization(0.59) == pytest.approx(0.6)
+    assert sensors.memory_utilization(0.6) == pytest.approx(0.8)
+    trace.rewind(0.7)
+    trace.append(1.0, 100.0, 1.0, 0.0)
+    assert sensors.memory_utilization(0.81) == pytest.approx(0.4)
+
+
 def test_readings_come_in_the_steps_of_nvml() -> None:
     trace = PowerTrace()
     sensors = Sensors(EXACT, trace, phase_s=0.0)

@@ -20,42 +20,14 @@ from joulewise.device import couple_torch, node
 from joulewise.frameworks import inject
 from joulewise.model import workloads
 from joulewise.monitor.steps import StepFeed
+from tests.torch_stand_in import FORK, STEPS_OF_PARENT_AND_TRAINER, STEPS_TAKING_TURNS, TAKE_TURNS
 
-# As much of torch.optim as hooks touch: optimisers that call global hooks after each step.
-TORCH = {
-    "__init__.py": "",
-    "optim/__init__.py": "from .optimizer import Optimizer",
-    "optim/optimizer.py": """
-        _hooks = []
-
-        def register_optimizer_step_post_hook(hook):
-            _hooks.append(hook)
-
-        class Optimizer:
-            def step(self):
-                for hook in _hooks:
-                    hook(self, (), {})
-    """,
-    "utils/__init__.py": "",
-    "utils/data.py": "worker = None\ndef get_worker_info():\n    return worker",
-}
 TRAIN = """
     import torch.optim
     optimizer = torch.optim.Optimizer()
     for _ in range(20):
         optimizer.step()
 """
-
-
-@pytest.fixture(scope="module")
-def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory that holds a package called torch."""
-    home = tmp_path_factory.mktemp("stand-in")
-    for name, text in TORCH.items():
-        file = home / "torch" / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(textwrap.dedent(text))
-    return home
 
 
 @pytest.fixture
@@ -99,44 +71,6 @@ def test_every_step_of_an_unchanged_script_is_marked(home: Path, stand_in: Path)
     assert (told[0].name, told[0].rank) == ("torch", 0)
 
 
-def test_the_script_sees_nothing_of_it(home: Path, stand_in: Path) -> None:
-    code = """
-        import sys, torch.optim
-        print(any("inject_site" in entry for entry in sys.path))
-        print(any(type(finder).__module__ == "sitecustomize" for finder in sys.meta_path))
-        print(torch.optim.__spec__.loader.exec_module.__qualname__)
-        try:
-            import sitecustomize
-            print("inject_site" in sitecustomize.__file__)
-        except ImportError:
-            print(False)
-    """
-    done = script(home, code, stand_in)
-    assert done.stdout.split() == ["False", "False", "_LoaderBasics.exec_module", "False"]
-
-
-def test_a_sitecustomize_that_was_there_before_runs_as_ever(home: Path, stand_in: Path, tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text("print('theirs')\nname = 'theirs'\n")
-    done = script(home, TRAIN + "    import sitecustomize; print(sitecustomize.name)", tmp_path, stand_in)
-    assert done.stdout.split() == ["theirs", "theirs"]
-    assert steps(home) == 20
-
-
-def test_a_sitecustomize_that_fails_fails_as_ever(home: Path, stand_in: Path, tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text("import nothing_of_that_name\n")
-    with_us = script(home, TRAIN, tmp_path, stand_in)
-    assert with_us.returncode == 0
-    assert "nothing_of_that_name" in with_us.stderr
-    assert steps(home) == 20
-
-
-def test_a_python_that_ignores_its_environment_marks_nothing(home: Path, stand_in: Path) -> None:
-    code = f"import sys; sys.path.insert(0, {str(stand_in)!r})\n" + textwrap.dedent(TRAIN)
-    for flag in ("-E", "-S", "-I"):
-        assert script(home, code, flags=(flag,)).returncode == 0
-    assert marks(home) == []
-
-
 def test_what_is_no_python_and_what_has_no_torch_run_as_ever(home: Path) -> None:
     environ = inject.environment(os.environ, home)
     assert subprocess.run(["/bin/sh", "-c", "exit 3"], env=environ).returncode == 3
@@ -164,37 +98,15 @@ def test_programs_that_it_starts_are_followed_each_by_itself(home: Path, stand_i
 
 
 def test_a_pair_of_optimisers_that_take_turns_is_one_iteration(home: Path, stand_in: Path) -> None:
-    code = """
-        import torch.optim
-        one, other = torch.optim.Optimizer(), torch.optim.Optimizer()
-        for _ in range(10):
-            one.step()
-            for _ in range(5):
-                other.step()
-    """
-    assert script(home, code, stand_in).returncode == 0
-    assert steps(home) == 10
+    assert script(home, TAKE_TURNS, stand_in).returncode == 0
+    assert steps(home) == STEPS_TAKING_TURNS
 
 
 def test_a_loaders_worker_marks_nothing_and_a_forked_trainer_does(home: Path, stand_in: Path) -> None:
-    code = """
-        import os, torch.optim, torch.utils.data
-        optimizer = torch.optim.Optimizer()
-        for _ in range(3):
-            optimizer.step()
-        for is_worker in (True, False):
-            child = os.fork()
-            if child == 0:
-                torch.utils.data.worker = object() if is_worker else None
-                for _ in range(4):
-                    optimizer.step()
-                os._exit(0)
-            assert os.waitpid(child, 0)[1] == 0
-        optimizer.step()
-    """
-    done = script(home, code, stand_in)
+    done = script(home, FORK, stand_in)
     assert done.returncode == 0, done.stderr
-    assert sorted(Counter(mark.pid for mark in marks(home) if mark.kind is MarkKind.STEP).values()) == [4, 4]
+    told = Counter(mark.pid for mark in marks(home) if mark.kind is MarkKind.STEP)
+    assert tuple(sorted(told.values())) == STEPS_OF_PARENT_AND_TRAINER
     assert len(list(home.iterdir())) == 2
 
 

@@ -104,7 +104,7 @@ def _run(command: list[str], environ: Mapping[str, str], mask: set[int], node: R
 
 def _announce(node: RunningNode, environ: Mapping[str, str], speed: float, *, as_json: bool, quiet: bool) -> None:
     """Where the GPUs are: data to stdout, words to stderr."""
-    wanted = ("JOULEWISE_VNVML", "LD_LIBRARY_PATH", "PYTHONPATH", "JOULEWISE_COUPLE_LOAD")
+    wanted = ("JOULEWISE_VNVML", "LD_LIBRARY_PATH", "PYTHONPATH", "JOULEWISE_AT_IMPORT", "JOULEWISE_COUPLE_LOAD")
     exported = {name: environ[name] for name in wanted if name in environ}
     with node.client() as client:
         gpus = client.gpus

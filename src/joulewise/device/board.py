@@ -123,7 +123,7 @@ class Board:
         while state.time_s < until_s:
             stretch = self.now
             to_s = min(stretch.end_s, until_s)
-            self.trace.append(to_s, stretch.power_w, stretch.busy)
+            self.trace.append(to_s, stretch.power_w, stretch.busy, stretch.activity[2])
             state.time_s = to_s
             if to_s >= stretch.end_s:
                 self._end(state, stretch)

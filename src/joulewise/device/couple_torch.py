@@ -5,7 +5,7 @@ each of its optimiser steps, and the script waits for it. As with a real GPU the
 a step, then waits for the one before. So the GPU always has work, and the script's own time is hidden inside the wait,
 as long as a real step is shorter than a virtual one; the simulator counts those that are not.
 
-``environment`` prepares a command for it; ``couple`` runs inside the script, called by ``couple_torch_site``.
+``environment`` prepares a command for it; ``couple`` runs inside the script, called through ``core/at_import``.
 """
 
 from __future__ import annotations
@@ -15,27 +15,31 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from joulewise.core import at_import
 from joulewise.core.errors import JoulewiseError
 from joulewise.core.leader import Leader
-from joulewise.device.work import Link, current
+from joulewise.device.work import ENVIRONMENT, Link, current
 
 LOAD_VARIABLE = "JOULEWISE_COUPLE_LOAD"
 DEFAULT_LOAD = "transformer"
-SITE = Path(__file__).with_name("couple_torch_site")
 
 
 def environment(environ: Mapping[str, str], load: str = DEFAULT_LOAD) -> dict[str, str]:
     """``environ`` with what couples every Python process of a command that reads PYTHONPATH."""
-    path = environ.get("PYTHONPATH")
-    return {**environ, "PYTHONPATH": f"{SITE}{os.pathsep}{path}" if path else str(SITE), LOAD_VARIABLE: load}
+    prepared = at_import.environment(environ, "torch.optim.optimizer", "joulewise.device.couple_torch:couple")
+    return {**prepared, LOAD_VARIABLE: load}
 
 
 def couple(optimizer_module: ModuleType) -> None:
-    """Follow the steps of every optimizer of ``torch.optim`` from now on. Says why if that cannot be."""
+    """Follow the steps of every optimizer of ``torch.optim`` from now on. Says why if that cannot be.
+
+    Does nothing where the environment names no simulator: a script may have taken that away from what it starts.
+    """
+    if ENVIRONMENT not in os.environ:
+        return
     register = getattr(optimizer_module, "register_optimizer_step_post_hook", None)
     if register is None:
         _say("this PyTorch has no global optimiser hooks; coupling needs version 2.1 or later")

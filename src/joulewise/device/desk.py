@@ -16,6 +16,7 @@ status                                                         coupled: steps, l
                                                                nvml_clients: their pids
 nvml                                                           once the driver is loaded; the client is an NVML client
                                                                as long as it stays connected (sent by the library)
+show      gpu                                                  once its instruments' present values are published
 fault     gpu, kind, arguments                                 (owner and root only)
 clear     gpu                                                  (owner and root only)
 ========= ==================================================== =====================================================
@@ -89,10 +90,11 @@ class Desk:
         fault: Callable[[int, str, Mapping[str, Any]], None],
         clear: Callable[[int], None],
         load_driver: Callable[[], None],
+        show: Callable[[int], None],
     ) -> None:
         self._gpus = gpus
         self._clock = clock
-        self._fault, self._clear, self._load_driver = fault, clear, load_driver
+        self._fault, self._clear, self._load_driver, self._show = fault, clear, load_driver, show
         self._clients: dict[socket.socket, _Client] = {}
         self.coupled = Coupled()
         self.path = directory / SOCKET
@@ -113,6 +115,7 @@ class Desk:
             "truth": self._truth,
             "status": self._status,
             "nvml": self._nvml,
+            "show": self._do_show,
             "fault": self._do_fault,
             "clear": self._do_clear,
         }
@@ -287,6 +290,10 @@ class Desk:
     def _nvml(self, client: _Client, _: Answer) -> Answer:
         client.nvml = True
         self._load_driver()
+        return {}
+
+    def _do_show(self, _: _Client, request: Answer) -> Answer:
+        self._show(self._index(request))
         return {}
 
     def _do_fault(self, client: _Client, request: Answer) -> Answer:

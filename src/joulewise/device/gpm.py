@@ -70,12 +70,11 @@ class Gpm:
     def read(self) -> GpmReading | None:
         """The mean since the previous reading; None the first time, too early, or if nothing sane came back."""
         nvml, handle = self._gpu.session()
-        now_s = self._gpu.time.now_s()
-        if self._start_s is not None and now_s - self._start_s < SHORTEST_S:
+        if self._start_s is not None and self._gpu.time.now_s() - self._start_s < SHORTEST_S:
             return None
         earlier, later = self._samples
         try:
-            nvml.nvmlGpmSampleGet(handle, later)
+            _, now_s, _ = self._gpu.dated(lambda: nvml.nvmlGpmSampleGet(handle, later))
             answer = None if self._start_s is None else self._metrics(nvml, earlier, later)
         except nvml.NVMLError as error:
             raise library.translated(error.value, "GPM", self._gpu.info.uuid) from None

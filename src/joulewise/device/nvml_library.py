@@ -20,6 +20,7 @@ from joulewise.core.errors import BadSpec, GpuError, GpuLost, MissingPart, NoGpu
 from joulewise.core.timeline import Loop, T, TimeSource, WallTime, drive
 from joulewise.device.vnvml_layout import ENVIRONMENT as ENVIRONMENT
 from joulewise.device.vnvml_layout import VnvmlState
+from joulewise.device.vnvml_looks import Looks
 from joulewise.native import VNVML, library_path
 
 # NVML's return codes that mean one thing to a caller. Numbers are the ABI's (nvml.h, nvmlReturn_t).
@@ -108,13 +109,24 @@ def is_virtual() -> bool:
 
 def time_source() -> TimeSource:
     """The time in which NVML's GPUs live: the wall's, or simulated time where a simulator runs faster."""
+    state = _faster_than_wall()
+    return WallTime() if state is None else SimulatedTime(state)
+
+
+def looks(index: int) -> Looks | None:
+    """How GPU ``index`` is looked at where NVML's GPUs live in simulated time; None on the wall's."""
+    state = _faster_than_wall()
+    return None if state is None else Looks(state, index)
+
+
+def _faster_than_wall() -> VnvmlState | None:
     directory = os.environ.get(ENVIRONMENT)
     if not directory:
-        return WallTime()
+        return None
     with _process.lock:
         if _process.state is None or _process.state.directory != Path(directory):
             _process.state = VnvmlState.open(directory)
-        return WallTime() if _process.state.speed == 1.0 else SimulatedTime(_process.state)
+        return None if _process.state.speed == 1.0 else _process.state
 
 
 class SimulatedTime:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from types import ModuleType
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self, TypeVar
 
 from joulewise.core.errors import GpuError, GpuLost, NoGpu, Unsupported
 from joulewise.core.measurement import EnergyReading, Reading, Throttle
@@ -22,6 +22,7 @@ from joulewise.core.timeline import TimeSource
 from joulewise.core.units import joules_from_millijoules, watts_from_milliwatts
 from joulewise.device import nvml_library as library
 from joulewise.device.nvml_space import AMPERE, or_none
+from joulewise.device.vnvml_structs import Group
 
 _log = logging.getLogger("joulewise")
 
@@ -53,6 +54,7 @@ _UNKNOWN_64 = 0xFFFF_FFFF_FFFF_FFFF
 
 Values = dict[str, Any]
 _Ask = Callable[[ModuleType, Any], Values]
+T = TypeVar("T")
 
 
 def _watts(power_mw: int) -> float | None:
@@ -147,6 +149,7 @@ class NvmlReads:
         self._generation = library.generation()
         self._time = library.time_source()
         try:
+            self._looks = library.looks(nvml.nvmlDeviceGetIndex(handle))
             self.power_kind: PowerKind = power_kind(nvml, handle)
             """How good this GPU's power readings are."""
             self._describe(nvml, handle)
@@ -191,10 +194,9 @@ class NvmlReads:
         GpuLost if the GPU or its driver went away, or if nothing at all can be read.
         """
         nvml, handle = self.session()
-        time_s = self._time.now_s()
         if not self._fast:
             raise GpuLost(f"{self._uuid} gives no values at all; see 'joulewise doctor'")
-        values = self._ask(nvml, handle, self._fast)
+        values, time_s, _ = self.dated(lambda: self._ask(nvml, handle, self._fast))
         if not values:
             raise GpuLost(f"{self._uuid} answers every question with an error; see 'nvidia-smi'")
         if time_s >= self._slow_due_s:
@@ -205,14 +207,24 @@ class NvmlReads:
     def energy(self) -> EnergyReading:
         """The energy counter since the driver was loaded. Unsupported before Volta, GpuLost if it is gone."""
         nvml, handle = self.session()
-        start_s = self._time.now_s()
         try:
-            energy_mj = nvml.nvmlDeviceGetTotalEnergyConsumption(handle)
+            energy_mj, from_s, to_s = self.dated(
+                lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(handle), Group.ENERGY_COUNTER
+            )
         except nvml.NVMLError as error:
             raise library.translated(error.value, "energy counter", self._uuid) from None
         if energy_mj == _UNKNOWN_64:
             raise Unsupported(f"the energy counter of {self._uuid} shows nothing; joulewise integrates its power")
-        return EnergyReading(start_s, joules_from_millijoules(energy_mj), self._time.now_s() - start_s)
+        return EnergyReading(from_s, joules_from_millijoules(energy_mj), to_s - from_s)
+
+    def dated(self, ask: Callable[[], T], cost: Group | None = None) -> tuple[T, float, float]:
+        """What ``ask`` reads of this GPU, and from when to when: the call's begin and end by the machine's clock, or in
+        simulated time the moment that was seen (``vnvml_looks``)."""
+        if self._looks is not None:
+            return self._looks.dated(ask, cost)
+        from_s = self._time.now_s()
+        value = ask()
+        return value, from_s, self._time.now_s()
 
     def processes(self) -> tuple[int, ...] | None:
         """Pids with a context on this GPU; None where the driver cannot tell. Takes milliseconds."""

@@ -1,4 +1,4 @@
-"""What a virtual GPU truly drew: piecewise-constant power, appended as time passes, integrated exactly.
+"""What a virtual GPU truly drew and did: piecewise-constant power, appended as time passes, integrated exactly.
 
 It is the truth that sensors look at (``device/sensors``) and that benches compare with. It is not a recording:
 it remembers a few seconds in detail, and for good only the total. Its last moments can be taken back, for news
@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 
 class PowerTrace:
-    """Append-only true power of one GPU, with exact cumulative energy and busy time.
+    """Append-only true power of one GPU, with exact cumulative energy, busy time and time at its memory.
 
     Time goes from ``start_s`` to ``end_s``; asking outside of what is remembered is a ValueError. At least the
     last ``keep_s`` seconds are remembered (``math.inf`` keeps all).
@@ -24,12 +24,13 @@ class PowerTrace:
 
     def __init__(self, start_s: float = 0.0, *, keep_s: float = 5.0) -> None:
         self._keep_s = keep_s
-        # Boundaries of segments, and at each of them the energy and the busy seconds since the start.
+        # Boundaries of segments, and at each of them the energy, the busy and the memory's seconds since the start.
         self._times_s = [start_s]
         self._energies_j = [0.0]
         self._busy_s = [0.0]
+        self._memory_s = [0.0]
         self._power_w = 0.0
-        self._busy = 0.0
+        self._busy = self._memory = 0.0
         self._forget_at = self._FORGET_FROM
         self._before_forgetting: list[Callable[[], object]] = []
         self._after_rewind: list[Callable[[float], None]] = []
@@ -54,8 +55,9 @@ class PowerTrace:
         """Busy share of the last segment, 0 to 1."""
         return self._busy
 
-    def append(self, until_s: float, power_w: float, busy: float = 0.0) -> None:
-        """From ``end_s`` until ``until_s`` the GPU drew ``power_w`` and ran kernels for the share ``busy``."""
+    def append(self, until_s: float, power_w: float, busy: float = 0.0, memory: float = 0.0) -> None:
+        """From ``end_s`` until ``until_s`` the GPU drew ``power_w``, ran kernels for the share ``busy`` of the time and
+        was held up by its memory for the share ``memory``."""
         span_s = until_s - self._times_s[-1]
         if span_s < 0:
             raise ValueError(f"power is already known until {self._times_s[-1]} s, cannot append up to {until_s} s")
@@ -63,16 +65,19 @@ class PowerTrace:
             return
         energy_j = self._energies_j[-1] + power_w * span_s
         busy_s = self._busy_s[-1] + busy * span_s
-        if power_w == self._power_w and busy == self._busy and len(self._times_s) > 1:
+        memory_s = self._memory_s[-1] + memory * span_s
+        if (power_w, busy, memory) == (self._power_w, self._busy, self._memory) and len(self._times_s) > 1:
             self._times_s[-1] = until_s
             self._energies_j[-1] = energy_j
             self._busy_s[-1] = busy_s
+            self._memory_s[-1] = memory_s
             return
         self._times_s.append(until_s)
         self._energies_j.append(energy_j)
         self._busy_s.append(busy_s)
+        self._memory_s.append(memory_s)
         self._power_w = power_w
-        self._busy = busy
+        self._busy, self._memory = busy, memory
         if len(self._times_s) >= self._forget_at:
             self._forget()
 
@@ -92,6 +97,10 @@ class PowerTrace:
         """Mean busy share between two moments, ``from_s`` < ``to_s``."""
         return (self.busy_s(to_s) - self.busy_s(from_s)) / (to_s - from_s)
 
+    def mean_memory(self, from_s: float, to_s: float) -> float:
+        """Mean share of time at the memory between two moments, ``from_s`` < ``to_s``."""
+        return (self._at(to_s, self._memory_s) - self._at(from_s, self._memory_s)) / (to_s - from_s)
+
     def segment_end_s(self, time_s: float) -> float:
         """The end of the segment of constant power that holds the moments just after ``time_s``."""
         index = bisect_left(self._times_s, time_s)
@@ -105,9 +114,10 @@ class PowerTrace:
 
     def rewind(self, time_s: float) -> None:
         """Take back everything after ``time_s``, which must still be remembered."""
-        energy_j, busy_s = self.energy_j(time_s), self.busy_s(time_s)
+        integrals = (self._energies_j, self._busy_s, self._memory_s)
+        ends = [(values, self._at(time_s, values)) for values in integrals]
         keep = bisect_left(self._times_s, time_s)
-        for values, last in ((self._times_s, time_s), (self._energies_j, energy_j), (self._busy_s, busy_s)):
+        for values, last in [*ends, (self._times_s, time_s)]:
             del values[keep:]
             values.append(last)
         self._power_w = math.nan  # equal to nothing: the next append begins a segment of its own
@@ -136,6 +146,6 @@ class PowerTrace:
         drop = bisect_left(self._times_s, keep_from_s)
         if drop and self._times_s[drop] > keep_from_s:
             drop -= 1
-        for values in (self._times_s, self._energies_j, self._busy_s):
+        for values in (self._times_s, self._energies_j, self._busy_s, self._memory_s):
             del values[:drop]
         self._forget_at = max(self._FORGET_FROM, 2 * len(self._times_s))

@@ -100,6 +100,10 @@ class Sensors:
         """Share of time with a kernel running between the last two updates, in whole percent, as a ratio."""
         return self._held("utilization", self._utilization, time_s, self.timing.utilization_update_s)
 
+    def memory_utilization(self, time_s: float) -> float | None:
+        """Share of time at the memory between the same updates, in whole percent, as a ratio."""
+        return self._held("memory", self._utilization, time_s, self.timing.utilization_update_s)
+
     def counter_j(self, time_s: float) -> float | None:
         """What the energy counter shows; None where there is no counter.
 
@@ -139,6 +143,8 @@ class Sensors:
         if to_s > from_s:
             if name == "utilization":
                 value = round(self._trace.mean_busy(from_s, to_s), 2)
+            elif name == "memory":
+                value = round(self._trace.mean_memory(from_s, to_s), 2)
             else:
                 value = round(self.gain * self._trace.mean_w(from_s, to_s) * _POWER_STEPS_PER_W) / _POWER_STEPS_PER_W
         self._shown[name] = (tick, value)

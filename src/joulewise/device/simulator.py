@@ -111,6 +111,7 @@ class Simulator:
             fault=self.fault,
             clear=self.clear,
             load_driver=self._load_driver,
+            show=self._look,
         )
         self._heard = [0] * len(self.gpus)
         self._persistent = [True] * len(self.gpus)
@@ -254,6 +255,11 @@ class Simulator:
         self.state.reset_control(index)
         self._hear(index)
         self.gpus[index].reload_driver()
+
+    def _look(self, index: int) -> None:
+        """Somebody wants to see a GPU as it is now, not as it was when its instruments last had something new."""
+        self._hear(index)
+        self._show(index)
 
     def _show(self, index: int) -> None:
         """Show what the instruments show now, and find out when they will show something new."""

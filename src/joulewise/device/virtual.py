@@ -137,8 +137,6 @@ class VirtualGpu:
             now_s = self._now()
             board, sensors, stretch = self.board, self.sensors, self.board.now
             no_power = "power" in self._faults.unsupported
-            utilization = sensors.utilization(now_s)
-            memory_share = stretch.activity[2] / stretch.activity[0] if stretch.activity[0] else 0.0
             return Reading(
                 time_s=now_s,
                 power_w=None if no_power else sensors.power_w(now_s),
@@ -146,8 +144,8 @@ class VirtualGpu:
                 power_limit_w=board.limit_w,
                 sm_mhz=float(round(stretch.sm_mhz)),
                 memory_mhz=float(round(stretch.memory_mhz)),
-                utilization=utilization,
-                memory_utilization=None if utilization is None else round(utilization * memory_share, 2),
+                utilization=sensors.utilization(now_s),
+                memory_utilization=sensors.memory_utilization(now_s),
                 temperature_c=float(round(board.state.temperature_c)),
                 memory_used_bytes=sum(board.state.residents.values()),
                 throttle=stretch.throttle,

@@ -205,6 +205,14 @@ class VnvmlState:
         _fence()
         gpu.published_sequence = sequence + 2
 
+    def shown_ns(self, index: int) -> int:
+        """The simulated time of what is published for GPU ``index``."""
+        return int(self._gpus[index].published.simulated_ns)
+
+    def latency_s(self, index: int, group: Group) -> float:
+        """Wall seconds that a call of ``group`` is made to take on GPU ``index``."""
+        return float(self._gpus[index].faults.latency_us[group]) / 1e6
+
     def published(self, index: int) -> Any:
         """A consistent copy of what is published for GPU ``index`` (a ``vnvml_structs.Published``)."""
         gpu = self._gpus[index]

@@ -56,7 +56,8 @@ class Sent:
 class Link:
     """One connection to a simulator. Not for sharing between threads or over a fork."""
 
-    def __init__(self, directory: str | os.PathLike[str]) -> None:
+    def __init__(self, directory: str | os.PathLike[str], *, longest_s: float | None = None) -> None:
+        """GpuLost if nobody answers there, within ``longest_s`` wall seconds if given; so for all later answers."""
         self.directory = os.fspath(directory)
         self._ids = itertools.count(1)
         self._unread = b""
@@ -66,6 +67,7 @@ class Link:
         self.last_sent: Sent | None = None
         """The last piece of work handed in here, so that others can tell when it was done."""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.settimeout(longest_s)
         try:
             # Through /proc, because a socket's own path may have no more than 107 bytes.
             directory_fd = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)

@@ -1,19 +1,19 @@
 """Hooks for a command that knows nothing of them: what its environment needs so that its Python processes mark steps.
 
-A directory that Python searches first holds a ``sitecustomize`` which waits for ``torch.optim`` and steps aside for
-everything else. Nothing is installed and no file of the user's is touched. A command that is not Python, or a Python
-that ignores its environment (``-I``, ``-E``, ``-S``), runs as ever and marks nothing.
+Which of them can be reached, and what they see of it: ``core/at_import``.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 
+from joulewise.core import at_import
 from joulewise.core.marks import ENVIRONMENT
 
-SITE = Path(__file__).with_name("inject_site")
+# The package, not its module ``optimizer``: whatever else waits for that module has then had its turn, so that our
+# hook is the last and its stamp comes after theirs.
+_WANTED = "torch.optim"
 
 
 def environment(environ: Mapping[str, str], directory: str | os.PathLike[str]) -> dict[str, str]:
@@ -21,9 +21,5 @@ def environment(environ: Mapping[str, str], directory: str | os.PathLike[str]) -
 
     Goes together with ``device.couple_torch.environment``, whichever comes first.
     """
-    path = environ.get("PYTHONPATH")
-    return {
-        **environ,
-        "PYTHONPATH": f"{SITE}{os.pathsep}{path}" if path else str(SITE),
-        ENVIRONMENT: os.fspath(directory),
-    }
+    prepared = at_import.environment(environ, _WANTED, "joulewise.frameworks.iterations:follow")
+    return {**prepared, ENVIRONMENT: os.fspath(directory)}

@@ -8,7 +8,7 @@ replay of a CUDA graph that a step was captured in.
 Not seen: optimisers that are no subclass of torch's; those of DeepSpeed's stage 3, which steps once a group of
 parameters. Such jobs say ``joulewise.step()``.
 
-Runs inside the script, called by ``inject_site``; plain Python from 3.9 on. It never raises into the script.
+Runs inside the script, called through ``core/at_import``; plain Python from 3.9 on. It never raises into the script.
 """
 
 from __future__ import annotations
