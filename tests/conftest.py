@@ -9,7 +9,13 @@ from pathlib import Path
 
 import pytest
 
-pytest_plugins = ["tests.scenario_table"]
+from joulewise import native
+
+# Before anything loads numpy: its linear algebra takes a thread a core, and threads of workers that run side by side
+# would spin for each other's cores. The command line does the same for itself (``cli/one_thread``).
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+pytest_plugins = ["tests.scenario_table", "tests.torch_stand_in"]
 
 # Skips that say "does not apply here" rather than "a part is missing".
 _DOES_NOT_APPLY = re.compile(
@@ -48,3 +54,19 @@ def data() -> Path:
     if not folder or not Path(folder).is_dir():
         pytest.skip("JOULEWISE_DATA names no folder of public measurements")
     return Path(folder)
+
+
+@pytest.fixture(scope="session")
+def virtual_nvml() -> None:
+    """For tests that start a simulator: skip where the virtual NVML is not built."""
+    try:
+        native.library_path()
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def may_set() -> None:
+    """For tests that set GPUs through the driver: skip where that is not allowed."""
+    if os.geteuid() != 0:
+        pytest.skip("only root may set")

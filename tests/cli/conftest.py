@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from joulewise import native
 from joulewise.core.timeline import VirtualTime
 from joulewise.device.recording import Recorder
 from joulewise.device.virtual import VirtualGpu
@@ -108,15 +107,6 @@ def environ() -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def virtual_nvml() -> None:
-    """For tests that start a simulator: skip where the virtual NVML is not built."""
-    try:
-        native.library_path()
-    except FileNotFoundError as error:
-        pytest.skip(str(error))
-
-
-@pytest.fixture(scope="session")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A recorded minute of a virtual H200: a GPU that can be measured without starting a simulator."""
     path = tmp_path_factory.mktemp("recording") / "run.jsonl"
@@ -129,3 +119,12 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
             if tick % 10 == 0:
                 recorder.energy(0, gpu.energy())
     return path
+
+
+@pytest.fixture
+def idle_gpu() -> VirtualGpu:
+    """A virtual H200 of this process, in virtual time, that has been there for a while."""
+    clock = VirtualTime(100.0)
+    gpu = VirtualGpu(catalog.load("h200"), time=clock)
+    clock.sleep(10.0)
+    return gpu

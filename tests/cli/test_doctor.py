@@ -12,17 +12,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from joulewise.cli import checkup, doctor
+from joulewise.cli import doctor
 from joulewise.cli.checkup import Checkup, GpuFindings
-from joulewise.cli.control import Control
 from joulewise.cli.finding import Finding
-from joulewise.core.errors import GpuLost, Unsupported
-from joulewise.core.knob import Choices, Space
-from joulewise.core.measurement import EnergyReading, Reading, SensorTiming
-from joulewise.core.timeline import TimeSource, WallTime
-from joulewise.device.gpu import GpuInfo
 from joulewise.device.node import RunningNode, spawn
-from joulewise.native import library_path
 
 POWERCAP = "JOULEWISE_POWERCAP_ROOT"
 
@@ -105,11 +98,7 @@ def test_the_page_fits_eighty_columns_and_starts_with_the_result(bare: dict[str,
 
 
 @pytest.fixture(scope="module")
-def node() -> Any:
-    try:
-        library_path()
-    except FileNotFoundError as error:
-        pytest.skip(f"the virtual NVML is not built: {error}")
+def node(virtual_nvml: None) -> Any:
     with spawn("sim:h200*2,v100") as running:
         yield running
 
@@ -150,133 +139,6 @@ def test_in_a_terminal_equal_gpus_share_their_lines(
     assert shown.count("NVIDIA H200") == 2
     assert shown.count("345–1980 step 15") == 1
     assert "\x1b[" in terminal.shown  # colours in a terminal
-
-
-class OddGpu:
-    """A GPU that is difficult in the way that a test wants."""
-
-    def __init__(self, info: GpuInfo, reading: Reading | Exception, energy: EnergyReading | Exception) -> None:
-        self._info = info
-        self._reading = reading
-        self._energy = energy
-
-    @property
-    def info(self) -> GpuInfo:
-        return self._info
-
-    @property
-    def time(self) -> TimeSource:
-        return WallTime()
-
-    def read(self) -> Reading:
-        if isinstance(self._reading, Exception):
-            raise self._reading
-        return self._reading
-
-    def energy(self) -> EnergyReading:
-        if isinstance(self._energy, Exception):
-            raise self._energy
-        return self._energy
-
-    def processes(self) -> None:
-        return
-
-
-INFO = GpuInfo(
-    uuid="GPU-1",
-    name="Odd",
-    index=0,
-    backend="nvml",
-    space=Space({"power_limit_w": Choices(100, 300), "sm_mhz": Choices.of([float(mhz) for mhz in range(135, 200, 7)])}),
-    sensors=SensorTiming(),
-)
-GOOD = Reading(0.0, power_w=100.0)
-NO_COUNTER = Unsupported("none")
-
-
-def what(findings: GpuFindings, name: str) -> Finding:
-    (found,) = (each for each in findings.findings if each.what == name)
-    return found
-
-
-def test_a_gpu_without_a_counter_is_measured_by_its_power() -> None:
-    found = checkup._gpu(OddGpu(INFO, GOOD, NO_COUNTER), mine=True, control=Control())
-    assert what(found, "energy").ok is None
-    assert "integrated" in what(found, "energy").says
-    assert found.measurable
-
-
-def test_a_lost_gpu_says_so_and_cannot_be_measured() -> None:
-    found = checkup._gpu(OddGpu(INFO, GpuLost("it fell off"), GpuLost("it fell off")), mine=True, control=Control())
-    assert what(found, "power") == Finding("power", False, "it fell off")
-    assert not found.measurable
-
-
-def test_a_gpu_that_tells_no_power_and_has_no_counter_cannot_be_measured() -> None:
-    found = checkup._gpu(OddGpu(INFO, Reading(0.0, sm_mhz=1.0), NO_COUNTER), mine=True, control=Control())
-    assert what(found, "power").ok is False
-    assert not found.measurable
-
-
-def test_a_long_list_of_clocks_is_shown_as_its_ends() -> None:
-    found = checkup._gpu(OddGpu(INFO, GOOD, NO_COUNTER), mine=True, control=Control())
-    assert what(found, "sm_mhz").says.endswith("be set to 135–198")
-
-
-def test_a_gpu_on_which_nothing_can_be_set_says_so() -> None:
-    found = checkup._gpu(OddGpu(replace(INFO, space=Space()), GOOD, NO_COUNTER), mine=True, control=Control())
-    assert what(found, "set").ok is False
-    assert not found.settable
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-def test_mig_is_roots_to_set_and_root_is_told_whom_it_hits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("JOULEWISE_VNVML", raising=False)
-    info = replace(INFO, notes=("MIG is on: power and energy are of the whole GPU",))
-    found = checkup._gpu(OddGpu(info, GOOD, NO_COUNTER), mine=True, control=Control())
-    assert found.settable is checkup.capable(21)
-    assert what(found, "note").says == info.notes[0]
-    if found.settable:
-        assert what(found, "MIG").says == "is on: root may set it, but it hits all instances"
-    os.seteuid(65534)
-    try:
-        found = checkup._gpu(OddGpu(info, GOOD, NO_COUNTER), mine=True, control=Control())
-    finally:
-        os.seteuid(0)
-    assert not found.settable
-    assert "root's alone" in what(found, "rights").says
-
-
-def test_rights_are_read_from_the_capabilities(tmp_path: Path) -> None:
-    status = tmp_path / "status"
-    for effective, expected in (("0000000000200000", True), ("000001ffffdfffff", False), ("0", False)):
-        status.write_text(f"Name:\tx\nCapEff:\t{effective}\n")
-        assert checkup.capable(21, status) is expected
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-def test_an_ordinary_user_is_told_how_to_get_the_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("JOULEWISE_VNVML", raising=False)
-    os.seteuid(65534)
-    try:
-        rights = checkup.may_set()
-    finally:
-        os.seteuid(0)
-    assert rights.ok is False
-    assert "65534" in rights.says
-    assert rights.do == checkup.ROOT
-
-
-@pytest.mark.parametrize(
-    ("reason", "expected"),
-    [
-        ("NVIDIA: no driver; install it", Finding("NVIDIA", False, "no driver", "install it")),
-        ("AMD: nothing", Finding("AMD", False, "nothing", None)),
-        ("no simulator runs: x; start one", Finding("GPU", False, "no simulator runs: x", "start one")),
-    ],
-)
-def test_a_backends_own_words_are_split_into_why_and_way_out(reason: str, expected: Finding) -> None:
-    assert checkup._backend(reason) == expected
 
 
 def a_checkup(*gpus: GpuFindings) -> Checkup:

@@ -24,7 +24,6 @@ from joulewise.daemon.rights import Seen
 from joulewise.device.lease import Owner
 from joulewise.device.node import NodeClient, RunningNode, spawn
 from joulewise.device.saved import Entry, Saved
-from joulewise.native import library_path
 from tests.daemon.running import RunningDaemon, running_daemon
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be the site, and become somebody else")
@@ -59,11 +58,7 @@ sys.stdin.read()
 
 
 @pytest.fixture(scope="module")
-def node() -> Iterator[RunningNode]:
-    try:
-        library_path()
-    except FileNotFoundError as error:
-        pytest.skip(f"the virtual NVML is not built: {error}")
+def node(virtual_nvml: None) -> Iterator[RunningNode]:
     with spawn(SIX) as running:
         yield running
 

@@ -104,6 +104,18 @@ class House:
 
 
 @contextmanager
+def left_as_found(inside: House) -> Iterator[None]:
+    """Whatever happens meanwhile, at its end all have left, the GPUs are as before, and nobody holds anything."""
+    before = inside.all_hardware()
+    yield
+    for person in inside.people:
+        person.close()
+    inside.people.clear()
+    inside.until_as(before)
+    until(lambda: inside.leases() == [])
+
+
+@contextmanager
 def house() -> Iterator[House]:
     """Four virtual GPUs and a daemon with the rules above.
 

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon.house import ALICE, BOB, House, error, house
-from tests.daemon.running import until
+from tests.daemon.house import ALICE, BOB, House, error, house, left_as_found
 from tests.daemon.someone import Someone
 
 SUBORDINATE = 200_000
@@ -45,13 +44,8 @@ def mounted(inside: House) -> Path:
 
 @pytest.fixture(autouse=True)
 def untouched(inside: House) -> Iterator[None]:
-    before = inside.all_hardware()
-    yield
-    for person in inside.people:
-        person.close()
-    inside.people.clear()
-    inside.until_as(before)
-    until(lambda: inside.leases() == [])
+    with left_as_found(inside):
+        yield
 
 
 def contained(

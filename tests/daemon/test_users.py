@@ -13,7 +13,7 @@ import pytest
 
 from joulewise.daemon import grants
 from joulewise.daemon.grants import Grant
-from tests.daemon.house import ALICE, BOB, GROUP, LEAST_W, MOST_W, House, error, house
+from tests.daemon.house import ALICE, BOB, GROUP, LEAST_W, MOST_W, House, error, house, left_as_found
 from tests.daemon.running import until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be several users")
@@ -27,14 +27,8 @@ def inside() -> Iterator[House]:
 
 @pytest.fixture(autouse=True)
 def untouched(inside: House) -> Iterator[None]:
-    """Whatever a test does, at its end the GPUs are as before, and nobody holds anything."""
-    before = inside.all_hardware()
-    yield
-    for person in inside.people:
-        person.close()
-    inside.people.clear()
-    inside.until_as(before)
-    until(lambda: inside.leases() == [])
+    with left_as_found(inside):
+        yield
     for grant in grants.read(inside.daemon.grants)[0]:
         grants.remove(inside.daemon.grants, name=grant.name)
 

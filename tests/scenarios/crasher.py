@@ -9,6 +9,8 @@ child's pid, and with how it ended once it has.
 from __future__ import annotations
 
 import ctypes
+import gc
+import importlib.metadata
 import json
 import os
 import signal
@@ -36,6 +38,11 @@ FILES = (
 
 
 def main() -> None:
+    # What a daemon would load when it starts, and what its first look at the heap would find.
+    importlib.import_module("pynvml")
+    importlib.metadata.version("joulewise")
+    gc.collect()
+    gc.freeze()
     for line in sys.stdin:
         order = json.loads(line)
         child = os.fork()

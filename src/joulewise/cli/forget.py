@@ -31,10 +31,10 @@ def forget(state: Path, prefix: str, *, as_json: bool) -> None:
         raise LeaseTaken(f"{str(error).partition('; ')[0]}, so nothing was dropped; stop that first") from None
     try:
         entries, standing = tuple(saved.entries.values()), dict(saved.standing)
+        saved.set_aside()  # first: a file in which nothing is left to keep is removed
         saved.forget(*(entry.knob for entry in entries))
         for knob in standing:
             saved.stand(knob, None)
-        saved.set_aside()
     finally:
         saved.close()
     if as_json:

@@ -174,7 +174,7 @@ def _read(story: Story, series: Sequence[Series]) -> tuple[_Curve, _Curve, _Curv
 def _within(line: Series, from_s: float, to_s: float, part: int) -> float | None:
     """Mean power, mean clock, lowest or highest power of the bins whose middle lies in a stretch."""
     first = max(0, math.ceil((from_s - (line.start_s or 0.0)) / line.width_s - 0.5))
-    last = math.ceil((to_s - (line.start_s or 0.0)) / line.width_s - 0.5)
+    last = max(0, math.ceil((to_s - (line.start_s or 0.0)) / line.width_s - 0.5))
     bins = [each for each in line.bins[first:last] if (each.clock_samples if part == 1 else each.samples)]
     if not bins:
         return None
@@ -192,7 +192,7 @@ def frontier(story: Story, beyond: Beyond) -> str:
         return ""
     bound = story.facts.get("bound")
     bound = float(bound) if isinstance(bound, (int, float)) and 0 <= bound < 1 else None
-    x = span([0.0, bound or 0.0, *(100 * p.time_change for p in points)] + ([100 * bound] if bound else []), least=2.0)
+    x = span([0.0, *(100 * p.time_change for p in points)] + ([100 * bound] if bound else []), least=2.0)
     y = span([0.0, *(100 * p.energy_change for p in points)], least=2.0)
     chart = Chart(x, y, height=300)
     chart.axes("time, against default (%)", "energy, against default (%)", x_format="{:+g}", y_format="{:+g}")

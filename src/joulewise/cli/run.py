@@ -20,6 +20,7 @@ import typer
 from joulewise.cli import complain, knobs, outputs, say, talk
 from joulewise.cli.child import Child, exit_code_of, look_for, signals_held, why_not_started
 from joulewise.cli.gpus import HELP, OpenGpus, opened
+from joulewise.cli.one_thread import load_numpy
 from joulewise.core.errors import BadSpec, NoGpu, NoReading
 from joulewise.core.knob import Setting
 from joulewise.core.measurement import Outcome
@@ -180,6 +181,7 @@ def run(
         with _a_shells_exit_code(command[0]):
             look_for(command[0])
         files = Outputs.checked(json, record, plot, report)
+        load_numpy()
         found = _open_gpus(ctx, stack, gpu, speed)
         if not found.gpus and not wanted:
             if aim is None:  # what was to be tuned runs untuned, and the result says why

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import pwd
 from collections.abc import Iterable
+from contextlib import suppress
 
 from joulewise.cli.control import Control
 from joulewise.cli.finding import Finding
@@ -16,7 +17,7 @@ from joulewise.cli.knobs import ROUNDING
 from joulewise.core.errors import JoulewiseError
 from joulewise.daemon.peer import real_uid
 from joulewise.daemon.rights import Seen
-from joulewise.device.controls import LIMIT
+from joulewise.device.controls import LIMIT, Controls
 from joulewise.device.nvml import NvmlGpu
 from joulewise.device.nvml_controls import NvmlControls
 from joulewise.device.watch import Watch
@@ -26,14 +27,20 @@ _RESTORE = "as root: 'joulewise restore'"
 
 def truths(gpu: NvmlGpu, control: Control, seen: Seen) -> list[Finding]:
     """What is to be said of this GPU; nothing of what is as it should be."""
-    found: list[Finding] = []
     try:
         controls = NvmlControls(gpu.info.uuid)
-        for look in (_persistence, _cap, _enforced, _lock):
-            found += look(controls, control, gpu.info.index)
     except JoulewiseError:
-        return found  # a GPU that is lost says so where it is measured
-    return found + shared(seen, os.geteuid())
+        return []  # a GPU that is lost says so where it is measured
+    return set_silently(controls, control, gpu.info.index) + shared(seen, os.geteuid())
+
+
+def set_silently(controls: Controls, control: Control, index: int) -> list[Finding]:
+    """What is set on a GPU, or takes settings away, without anybody being told; ``index`` is the driver's number."""
+    found: list[Finding] = []
+    with suppress(JoulewiseError):
+        for look in (_persistence, _cap, _enforced, _lock):
+            found += look(controls, control, index)
+    return found
 
 
 def see(gpu: NvmlGpu) -> Seen:
@@ -61,7 +68,7 @@ def shared(seen: Seen, uid: int) -> list[Finding]:
     return [Finding("shared", None, says, "set it when it is yours alone; ask your scheduler for a whole GPU")]
 
 
-def _persistence(controls: NvmlControls, _: Control, __: int) -> list[Finding]:
+def _persistence(controls: Controls, _: Control, __: int) -> list[Finding]:
     if controls.persistence() is not False or not controls.space.knobs:
         return []
     says = "off: settings vanish when the last program leaves the GPU"
@@ -70,7 +77,7 @@ def _persistence(controls: NvmlControls, _: Control, __: int) -> list[Finding]:
     ]
 
 
-def _cap(controls: NvmlControls, control: Control, index: int) -> list[Finding]:
+def _cap(controls: Controls, control: Control, index: int) -> list[Finding]:
     limit_w, default_w = controls.value(LIMIT), controls.default_limit_w
     if limit_w is None or default_w is None:
         return []
@@ -94,7 +101,7 @@ def _cap(controls: NvmlControls, control: Control, index: int) -> list[Finding]:
     return [Finding("power cap", None, f"{says}, and no lease of joulewise holds it: left behind?", do)]
 
 
-def _enforced(controls: NvmlControls, _: Control, __: int) -> list[Finding]:
+def _enforced(controls: Controls, _: Control, __: int) -> list[Finding]:
     limit_w, enforced_w = controls.value(LIMIT), controls.enforced_limit_w()
     if limit_w is None or enforced_w is None or enforced_w >= limit_w - ROUNDING:
         return []
@@ -102,7 +109,7 @@ def _enforced(controls: NvmlControls, _: Control, __: int) -> list[Finding]:
     return [Finding("power cap", None, says, "ask whoever runs the machine's BMC; no setting here can raise it")]
 
 
-def _lock(controls: NvmlControls, control: Control, index: int) -> list[Finding]:
+def _lock(controls: Controls, control: Control, index: int) -> list[Finding]:
     """Locks cannot be read. One that holds the clock down is seen while the GPU is busy, and only then."""
     notice = Watch(controls).locked_by_others()
     baseline = None if control.policy is None else control.policy.baseline(controls.uuid).get("sm_mhz")

@@ -19,6 +19,8 @@ from joulewise.device.lease import Ending, Restored
 from joulewise.device.saved_lines import Entry
 
 Given: TypeAlias = tuple[Restored, ...]
+_Replayed: TypeAlias = tuple[Given, tuple[Entry, ...]]
+"""How everything came back, and what is still owed."""
 
 
 class Debts:
@@ -70,14 +72,16 @@ class Debts:
             self._try(gpu, lambda given, gpu=gpu, slot=slot: slot(self._failed(gpu) if given is None else given, None))  # type: ignore[misc]
 
     def _try(self, gpu: str, then: Callable[[Given | None], None]) -> None:
-        """``then`` with how it went, None if the GPU could not be asked."""
+        """``then`` with how it went, None if the GPU could not be asked or has not answered in time.
 
-        def tried(result: tuple[Given, tuple[Entry, ...]] | None, error: Exception | None) -> None:
+        What comes back later is noted all the same, but ``then`` has been told once, and that is all it is told.
+        """
+
+        def noted(result: _Replayed | None, error: Exception | None) -> Given | None:
             if result is None:
                 if isinstance(error, LeaseTaken):  # it is in the hands of a living process, which gives it back
                     self._book.owed.pop(gpu, None)
-                then(None)
-                return
+                return None
             given, entries = result
             why = next((each.why for each in given if each.ending is Ending.FAILED), None)
             before = self._book.owed.pop(gpu, None)
@@ -89,13 +93,19 @@ class Debts:
                         op="replay", gpu=each.gpu, knob=each.knob, before=each.wrote, after=each.after,
                         result=each.ending.value, why=each.why or "a process before this one still owed it",
                     )  # fmt: skip
-            then(given)
+            return given
+
+        def tried(result: _Replayed | None, error: Exception | None) -> None:
+            then(noted(result, error))
+
+        def late(result: _Replayed | None, error: Exception | None) -> None:
+            noted(result, error)
 
         station = self._stations.get(gpu)
         if station is None or station.health == "stalled":
             then(None)
         else:
-            station.call(_replay, tried, late=tried)
+            station.call(_replay, tried, late=late)
 
     def _failed(self, gpu: str) -> Given:
         owed = self._book.owed.get(gpu)
@@ -105,7 +115,7 @@ class Debts:
         )  # fmt: skip
 
 
-def _replay(keeper: Keeper) -> tuple[Given, tuple[Entry, ...]]:
+def _replay(keeper: Keeper) -> _Replayed:
     """In a worker: how everything came back, and what is still owed."""
     given = keeper.replay()
     owed = (keeper.saved.entries.get(each.knob) for each in given if each.ending is Ending.FAILED)

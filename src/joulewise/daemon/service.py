@@ -13,7 +13,7 @@ import time as clock
 import traceback
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
@@ -572,6 +572,7 @@ def _resident_bytes() -> int | None:
     return pages * resource.getpagesize()
 
 
+@cache
 def _version() -> str:
     try:
         return metadata.version("joulewise")
