@@ -243,7 +243,8 @@ class SlowdownTest:
         won = float(self._bets.below[0]) >= math.log(1 / self.alpha)
         if won and mean + _MEAN_SURE * error <= math.log1p(self.bound):
             return Verdict(True, f"within +{self.bound:.1%}: {self.so_far}, error ≤ {self.alpha:.1%}")
-        if self._watch.clear or float(self._bets.above[0]) >= math.log(1 / _ALPHA_VIOLATED):
+        lost = float(self._bets.above[0]) >= math.log(1 / _ALPHA_VIOLATED) and mean > math.log1p(self.bound)
+        if lost or self._watch.clear:
             return Verdict(False, f"slower than +{self.bound:.1%}: {self.so_far}")
         if self.most_pairs is not None and self.pairs >= self.most_pairs:
             return Verdict(False, f"not shown to be within +{self.bound:.1%}: {self.so_far}")

@@ -161,16 +161,24 @@ class JobTuner:
 
     @property
     def answer(self) -> Setting | None:
-        """What a later run of the same work should begin with: what is held, else the best setting so far; None before
-        there is one."""
+        """What the job runs best at, and a later run of the same work should begin with: what is held; while another
+        setting is being compared, what one would go back to. None before there is one, or where nothing helps."""
         if self.holds:
             return self.chosen
+        if self.stage is Stage.ALONE:
+            return None
         return best.setting if (best := self.trials.fallback(self._clock_s)) is not None else None
 
     @property
     def belief(self) -> Belief:
         """What is believed of this job."""
         return self._outlook.belief
+
+    @property
+    def answer_verified(self) -> bool:
+        """Whether the guard has kept that."""
+        trial = self.trials.going(self.answer) if self.answer is not None else None
+        return trial is not None and bool(trial.verdict.kept)
 
     @property
     def verified(self) -> bool:
@@ -460,6 +468,7 @@ class JobTuner:
         if trial.pairs in _THINK and not self._near_verdict(trial) and self._gave_way(trial):
             return None
         if self.stage is Stage.HOLD or self._gap_s(trial) > 0:
+            self._renewing = False
             share = self._share(trial)
             how = "held" if share >= 1 else f"held {share:.0%} of the time, which keeps the bound"
             self._take(trial, f"{how}, not verified: {trial.test.so_far}")

@@ -45,9 +45,10 @@ class Trials:
         return trial
 
     def kept(self, trial: Trial) -> None:
-        """The guard has kept it: its error may be granted again."""
-        trial.settled = True
-        self._budget.kept(trial.alpha)
+        """The guard has kept it: its error may be granted again, once."""
+        if not trial.settled:
+            trial.settled = True
+            self._budget.kept(trial.alpha)
 
     def going(self, setting: Setting) -> Trial | None:
         """The trial of a setting that is kept, or not decided yet."""
