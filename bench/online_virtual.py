@@ -7,7 +7,7 @@ and all. The oracle is the best setting of the whole space by the truth itself, 
 
 What the figures mean: ``oracle_share_*`` mean net saving over mean oracle saving; ``over_bound_share`` the worst of the
 three bounds' shares of jobs whose whole-job slowdown is above the bound; ``saving_mean_5_1`` mean saving where the mean
-slowdown is at most 5.1 %, as GPOEO reports its 16.2 % (the bound of 6.75 % if its mean keeps that, else that of 5 %);
+slowdown is at most 5.1 %, as GPOEO reports its 16.2 % (the bound of 7.3 % if its mean keeps that, else that of 5 %);
 ``converge_s_p90`` seconds from the first step to the first setting whose true energy is within 2 % of the final one's;
 ``ci_coverage`` how often the proof's interval holds the true change of the steps that it is about;
 ``phase_oracle_share`` of an RL job, generation and training in turn, from the fourth cycle on; ``end_to_end_apart`` the
@@ -40,7 +40,7 @@ from joulewise.core.event import Decided, Event, Seen
 from joulewise.core.knob import DEFAULT, Setting
 
 BOUNDS = (0.01, 0.02, 0.05)
-GPOEO_BOUND = 0.0675
+GPOEO_BOUND = 0.073
 """A bound under which the mean slowdown comes near GPOEO's."""
 GPOEO_SLOWDOWN = 0.051
 """Mean time increase that GPOEO reports with its mean saving of 16.2 % (71 workloads, RTX 3080 Ti)."""
@@ -120,6 +120,8 @@ def _true_change(job: Job, plain: Job, seen: Sequence[Seen]) -> float:
     """Change of energy of the steps that lie in blocks, against the same steps untuned: what the proof estimates."""
     used = without = 0.0
     for each in seen:
+        if each.block.duration_s < 0.5 * (each.block.end_s - each.block.start_s):
+            continue  # another phase, or a pause, lies within it
         first = int(np.searchsorted(job.ends_s, each.block.start_s, side="right"))
         last = int(np.searchsorted(job.ends_s, each.block.end_s + 1e-9)) - 1
         if last > first:

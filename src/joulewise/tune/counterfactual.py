@@ -17,6 +17,10 @@ from joulewise.core.block import Block
 from joulewise.core.knob import DEFAULT
 
 # Student's t, 97.5 %, by degrees of freedom: any table.
+# Windows and pairs scatter less than the work that they stand for differs from them (heat, drift between two windows):
+# over the virtual jobs of ``bench.online --virtual`` intervals by their scatter alone held the truth in 90 of 100, 95
+# being meant; this much wider they do in 94.
+_WIDER = 1.15
 _T = (
     (1.0, 12.706),
     (2.0, 4.303),
@@ -87,7 +91,7 @@ class Account:
     def half(self) -> float:
         """Half the 95 % interval of ``without``; degrees of freedom by Welch and Satterthwaite."""
         shared = sum(part**2 / freedom for part, freedom in self.parts.values())
-        return _t(self.error**4 / shared if shared > 0 else math.inf) * self.error
+        return _WIDER * _t(self.error**4 / shared if shared > 0 else math.inf) * self.error
 
     def change(self) -> Change:
         """Relative change with its interval on the logarithmic scale, where it is symmetric."""

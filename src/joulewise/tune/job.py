@@ -74,7 +74,7 @@ MOST_PROBES = 3
 # How much longer a job is thought to go on: as long as it has run (nothing else is known), and this long at least.
 LEAST_AHEAD_S = 300.0
 # Most blocks of a pair's length that a setting which is not verified is held for between two of its first pairs.
-MOST_GAP = 24.0
+MOST_GAP = 40.0
 # Pairs come one after another as long as about a dozen more look like enough for a verdict, and the half of them that
 # is spent at the baseline is a small share of what is thought to lie ahead.
 VERDICT_PAIRS = 12
