@@ -46,6 +46,16 @@ def test_steady_work_is_one_phase() -> None:
     assert set(shown(PhaseFinder(), [((0.9, 0.4), 30.0)] * 10, noise=0.05)) == {""}
 
 
+def test_what_comes_and_goes_with_our_own_settings_is_no_phase() -> None:
+    finder, now_s, said = PhaseFinder(), 0.0, set()
+    for _ in range(8):
+        for memory in (0.9, 0.3):
+            finder.switched(now_s)
+            said |= set(shown(finder, [((0.95, memory), 20.0)], start_s=now_s))
+            now_s += 20.0
+    assert said == {""}
+
+
 def test_a_change_for_good_is_no_phase() -> None:
     assert set(shown(PhaseFinder(), [((0.9, 0.4), 120.0), ((0.5, 0.9), 120.0)])) == {""}
 

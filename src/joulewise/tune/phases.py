@@ -8,8 +8,8 @@ work at all.
 
 Each phase has its own tuner, so recognising one too many is dear (two tuners learn less than one) and one too few is
 cheap (one setting serves both): when in doubt there is one phase. In doubt is whatever differs no more than the job's
-signatures do from one half to the other, kinds that have come close to each other, and a kind that is mostly left as
-soon as it is entered.
+signatures do from one half to the other, kinds that have come close to each other, a kind that is mostly left as
+soon as it is entered, and one that comes when we change the setting: that may be our own doing.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ _LASTS = 4.0  # signatures that a visit must last to be one: what flickers withi
 _FOLLOW = 0.1  # how fast a kind's mean follows what it is shown
 _FEWEST = 4  # readings of a signature
 _WAITS = 0.02  # a GPU less busy than this waits
+_OURS = 3.0  # signatures after a change of the setting in which another kind counts as its doing
 # Halves of a signature differ by chance with a median of about one standard deviation of what two signatures differ
 # by; five of them are not reached in a day of signatures.
 _CHANCE = 5.0
@@ -65,6 +66,11 @@ class PhaseFinder:
         self._since_s = -math.inf
         self._counted = False
         self._due_s = -math.inf
+        self._switched_s = -math.inf
+
+    def switched(self, time_s: float) -> None:
+        """Another setting is in force since ``time_s``."""
+        self._switched_s = time_s
 
     @property
     def told_s(self) -> float:
@@ -123,7 +129,8 @@ class PhaseFinder:
         if now_s - self._candidate[1] >= 0.5 * length_s or self._now is None:
             if self._now is not None and not self._counted:
                 self._now.glimpses += 1
-            self._now, self._since_s, self._counted, self._candidate = kind, now_s, False, None
+            ours = now_s - self._switched_s <= _OURS * length_s
+            self._now, self._since_s, self._counted, self._candidate = kind, now_s, ours, None
 
     def _kind(self, shown: tuple[float, ...]) -> _Kind | None:
         """The kind that a signature is of, a new one where it is like none; None where there are too many already."""

@@ -37,6 +37,7 @@ class Watcher:
         self._ruler = subject.ruler
         self._rest = Rest(subject, lines.debt)
         self._finder = PhaseFinder()
+        self._setting = DEFAULT  # in force at the last look
 
     def look(self) -> bool:
         """At every look at the job: phases, shifts, idle gaps, news of the lease. True: look again soon."""
@@ -75,6 +76,9 @@ class Watcher:
         if track.latest is None or log.marks_phases or (log.steps_seen and log.longest_s is None):
             return  # what happens within a step is no phase, and how long steps are is not known yet
         unit_s = log.longest_s if log.steps_seen else self._ruler.usual_s(self._ruler.phase)
+        if self._subject.setting != self._setting:
+            self._setting = self._subject.setting
+            self._finder.switched(now_s)
         for reading in track.readings(self._finder.told_s):  # all of them: a few could be in step with the job
             self._finder.tell(reading, unit_s)
         log.enter(self._finder.phase, now_s)
