@@ -83,11 +83,13 @@ def test_a_hold_carries_its_own_reason_though_its_first_step_began_before_it_was
 
 
 def test_pairs_that_are_compared_while_a_setting_is_held_are_no_chapters_of_their_own():
-    held = (made_up.HELD, Role.HOLD, "held while the evidence grows")
-    pair = [(DEFAULT, Role.REFERENCE, "to compare"), (made_up.HELD, Role.CANDIDATE, held[2])]
-    story = told(held, *pair, held, *pair, held, (made_up.HELD, Role.HOLD, "verified"))
+    first, last = ((made_up.HELD, Role.HOLD, f"held {share}% of the time, not verified: …") for share in (80, 90))
+    pairs = [
+        [(DEFAULT, Role.REFERENCE, "to compare"), (made_up.HELD, Role.CANDIDATE, held[2])] for held in (first, last)
+    ]
+    story = told(first, *pairs[0], last, *pairs[1], last, (made_up.HELD, Role.HOLD, "verified"))
     assert [(each.kind, each.reason, each.blocks, each.windows) for each in stretches(story)] == [
-        ("hold", "held while the evidence grows", 7, 2),
+        ("hold", last[2], 7, 2),  # as well as it was known in the end
         ("hold", "verified", 1, 0),
     ]
 

@@ -162,7 +162,7 @@ def stretches(story: Story) -> list[Stretch]:
             chapters[-1] = replace(
                 last,
                 end_s=block.end_s,
-                reason=last.reason or block.reason,
+                reason=block.reason if _held(block.reason) else last.reason or block.reason,
                 blocks=last.blocks + 1,
                 windows=last.windows + block.windows,
                 says=block.says or last.says,
@@ -179,7 +179,13 @@ def _goes_on(last: Stretch, block: Stretch) -> bool:
         return False
     if last.kind != "hold":
         return last.kind == block.kind
-    return block.kind in ("hold", "verify") and (not block.reason or block.reason == last.reason or not last.reason)
+    same = block.reason == last.reason or (_held(block.reason) and _held(last.reason))
+    return block.kind in ("hold", "verify") and (not block.reason or same or not last.reason)
+
+
+def _held(reason: str) -> bool:
+    """Whether a reason is how well a setting is known that is held before it is verified: it changes pair by pair."""
+    return reason.startswith("held")
 
 
 def _meant(seen: Sequence[Seen]) -> list[Setting]:
