@@ -34,7 +34,6 @@ class Looks:
 
     def __init__(self, state: VnvmlState, index: int) -> None:
         self._state, self._index = state, index
-        self._ask_wall_s = -float("inf")
 
     def dated(self, ask: Callable[[], T], cost: Group | None = None) -> tuple[T, float, float]:
         """What ``ask`` reads of the GPU, and the simulated moments between which the GPU showed it.
@@ -64,30 +63,40 @@ class Looks:
 
     def _refresh(self) -> None:
         """Have the GPU shown as it is now. Where nobody answers, it is seen as it was shown last."""
-        if time.monotonic() < self._ask_wall_s:
+        _asking.show(self._state, self._index)
+
+
+class _Asking:
+    """This process's one connection to a simulator, for one thread at a time: a process of many threads (a daemon) has
+    no more open files for it, however they come and go."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._link: Link | None = None
+        self._again_wall_s = -float("inf")
+
+    def show(self, state: VnvmlState, index: int) -> None:
+        """Ask for a GPU to be shown; nothing happens where nobody answers, or somebody else waits for too long."""
+        if time.monotonic() < self._again_wall_s or not self._lock.acquire(timeout=_LONGEST_WALL_S):
             return
         try:
-            _link(self._state).ask({"op": "show", "gpu": self._index})
+            if self._link is None or self._link.directory != os.fspath(state.directory):
+                self._link = Link(state.directory, longest_s=_LONGEST_WALL_S)
+            self._link.ask({"op": "show", "gpu": index})
         except JoulewiseError:
-            _links.link = None
-            self._ask_wall_s = time.monotonic() + _AGAIN_WALL_S
+            self._link = None
+            self._again_wall_s = time.monotonic() + _AGAIN_WALL_S
+        finally:
+            self._lock.release()
 
 
-_links = threading.local()
+_asking = _Asking()
 
 
 def _after_fork() -> None:
     """A child speaks on a connection of its own."""
-    global _links
-    _links = threading.local()
+    global _asking
+    _asking = _Asking()
 
 
 os.register_at_fork(after_in_child=_after_fork)
-
-
-def _link(state: VnvmlState) -> Link:
-    """This thread's connection to a simulator. GpuLost where there is none."""
-    link: Link | None = getattr(_links, "link", None)
-    if link is None or link.directory != os.fspath(state.directory):
-        link = _links.link = Link(state.directory, longest_s=_LONGEST_WALL_S)
-    return link
