@@ -10,7 +10,7 @@ import pytest
 
 from bench.online_jobs import Job, held, tuned, untuned
 from bench.online_truths import Case, Table, TableLaw, cases, rl, table_load
-from bench.online_virtual import Outcome, figures, outcome
+from bench.online_virtual import BOUNDS, GPOEO_BOUND, Outcome, figures, outcome
 from joulewise.core.knob import DEFAULT, Setting
 from joulewise.model import catalog
 from joulewise.model.physics import Chip
@@ -81,7 +81,7 @@ def test_a_short_job_is_tuned_and_scored(drawn: list[Case]) -> None:
     assert 0.1 < found.saving < found.oracle_saving
     assert found.chosen != DEFAULT
     assert found.candidates >= 1
-    told = figures([_with(found, bound) for bound in (0.01, 0.02, 0.05, 0.075)])
+    told = figures([_with(found, bound) for bound in (*BOUNDS, GPOEO_BOUND)])
     assert told["workloads"] == 1
     assert told["oracle_share_2pct"] == pytest.approx(found.saving / found.oracle_saving)
     assert told["over_bound_share"] == 0.0
