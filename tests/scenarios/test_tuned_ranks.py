@@ -44,8 +44,8 @@ def test_the_ranks_of_a_job_are_set_together_and_all_are_as_before_afterwards(fo
     assert four.all_hardware() == BEFORE
     assert holders == {tuple(sorted(four.uuids))}
     assert sorted(run.facts["gpus"]) == sorted(four.uuids)
-    # Settings are written GPU by GPU, so a look may fall in between, more often while pairs are compared; for any longer
-    # they are never apart.
+    # Settings are written GPU by GPU, so a look may fall in between, more often while pairs are compared; for any
+    # longer they are never apart.
     assert alike > 20 * max(1, apart)
 
 
