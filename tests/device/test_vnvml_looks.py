@@ -129,6 +129,23 @@ def test_a_simulator_that_stands_still_is_seen_as_it_was(node: RunningNode) -> N
         time.sleep(0.05)
 
 
+def test_a_simulator_that_was_late_keeps_its_one_connection(node: RunningNode) -> None:
+    card = NvmlGpu.all()[0]
+    card.read()
+    files = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - a count, not paths
+    os.kill(node.pid, signal.SIGSTOP)
+    try:
+        stopped_s = card.read().time_s  # waits for an answer, in vain
+        assert len(os.listdir("/proc/self/fd")) == files  # noqa: PTH208
+    finally:
+        os.kill(node.pid, signal.SIGCONT)
+    deadline_s = time.monotonic() + 30.0
+    while card.read().time_s <= stopped_s + 1.0:  # the answer that was late is not taken for the next one's
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+    assert len(os.listdir("/proc/self/fd")) == files  # noqa: PTH208
+
+
 def test_a_forked_child_looks_on_a_connection_of_its_own(node: RunningNode) -> None:
     card = NvmlGpu.all()[0]
     before_s = card.read().time_s

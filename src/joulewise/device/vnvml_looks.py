@@ -20,7 +20,7 @@ from typing import TypeVar
 from joulewise.core.errors import JoulewiseError
 from joulewise.device.vnvml_layout import VnvmlState
 from joulewise.device.vnvml_structs import Group
-from joulewise.device.work import Link
+from joulewise.device.work import LateAnswer, Link
 
 T = TypeVar("T")
 
@@ -73,6 +73,7 @@ class _Asking:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._link: Link | None = None
+        self._owed: int | None = None  # the request whose answer was late, and is still to come
         self._again_wall_s = -float("inf")
 
     def show(self, state: VnvmlState, index: int) -> None:
@@ -81,8 +82,14 @@ class _Asking:
             return
         try:
             if self._link is None or self._link.directory != os.fspath(state.directory):
-                self._link = Link(state.directory, longest_s=_LONGEST_WALL_S)
-            self._link.ask({"op": "show", "gpu": index})
+                self._link, self._owed = Link(state.directory, longest_s=_LONGEST_WALL_S), None
+            if self._owed is not None:
+                self._link.receive(self._owed)
+            self._owed = self._link.send({"op": "show", "gpu": index})
+            self._link.receive(self._owed)
+            self._owed = None
+        except LateAnswer:  # the connection is as good as ever
+            self._again_wall_s = time.monotonic() + _AGAIN_WALL_S
         except JoulewiseError:
             self._link = None
             self._again_wall_s = time.monotonic() + _AGAIN_WALL_S

@@ -46,6 +46,10 @@ class Done(NamedTuple):
     """What the GPU drew meanwhile; the truth, not a reading."""
 
 
+class LateAnswer(GpuLost):
+    """A simulator did not answer within the time that a link allows; the answer may still be received."""
+
+
 class Sent:
     """A piece of work on its way; ``done`` once somebody has waited for it."""
 
@@ -142,10 +146,12 @@ class Link:
         return request_id
 
     def receive(self, request_id: int) -> dict[str, Any]:
-        """The answer to request ``request_id``. Raises GpuLost if the simulator is gone."""
+        """The answer to request ``request_id``. Raises GpuLost if the simulator is gone, LateAnswer if it is slow."""
         while b"\n" not in self._unread:
             try:
                 received = self._socket.recv(65536)
+            except TimeoutError as error:
+                raise LateAnswer(f"the simulator in {self.directory} does not answer; is the machine busy?") from error
             except OSError as error:
                 raise self._lost() from error
             if not received:
