@@ -15,7 +15,7 @@ from joulewise import native
 # would spin for each other's cores. The command line does the same for itself (``cli/one_thread``).
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-pytest_plugins = ["tests.scenario_table", "tests.torch_stand_in"]
+pytest_plugins = ["tests.scenario_table", "tests.torch_stand_in", "tests.postgresql"]
 
 # Skips that say "does not apply here" rather than "a part is missing".
 _DOES_NOT_APPLY = re.compile(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from joulewise.device.hold import hold
     from joulewise.device.lease import Lease
     from joulewise.frameworks.hooks import phase, step
+    from joulewise.frameworks.metric import metric, should_stop
     from joulewise.monitor.window import Monitor
 
 __all__ = [
@@ -29,7 +30,9 @@ __all__ = [
     "__version__",
     "gpus",
     "hold",
+    "metric",
     "phase",
+    "should_stop",
     "step",
 ]
 
@@ -41,7 +44,9 @@ _HOMES = {
     "Setting": ("joulewise.core.knob", "Setting"),
     "gpus": ("joulewise.device.discover", "find"),
     "hold": ("joulewise.device.hold", "hold"),
+    "metric": ("joulewise.frameworks.metric", "metric"),
     "phase": ("joulewise.frameworks.hooks", "phase"),
+    "should_stop": ("joulewise.frameworks.metric", "should_stop"),
     "step": ("joulewise.frameworks.hooks", "step"),
 }
 

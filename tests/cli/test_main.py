@@ -17,6 +17,15 @@ FLAGS = {
     | {"--gpu-hour-price", "--kwh-price", "--host-watts", "--eta", "--power-budget", "--energy-budget"},
     "history": {"--learnt", "-n", "--report", "--forget", "--journal", "--json"},
     "verify": {"--journal", "--json"},
+    "recur run": {"--job", "--batch-sizes", "--default", "--target", "--max-epochs", "--lr", "--lr-rule"}
+    | {"--eta", "--objective", "--max-slowdown", "--deadline", "--gpu-hour-price", "--kwh-price", "--host-watts"}
+    | {"--metric-pattern", "--stop-at-target", "--no-stop-at-target", "--grace", "--gpu", "--speed", "--seed"}
+    | {"--tune", "--no-tune", "--recurrence", "--database", "--server", "--token-file", "--json"},
+    "recur status": {"--on", "--database", "--server", "--token-file", "--json"},
+    "recur history": {"-n", "--database", "--server", "--token-file", "--json"},
+    "recur frontier": {"--on", "--database", "--server", "--token-file", "--json"},
+    "recur plot": {"--on", "--database", "--server", "--token-file"},
+    "recur list": {"--database", "--server", "--token-file", "--json"},
     "top": {"--gpu", "--once", "--json", "--interval"},
     "doctor": {"--json"},
     "sim": {"--gpu", "--speed", "--load", "--couple", "--seed", "--json"},
@@ -36,6 +45,8 @@ FLAGS = {
         "--ready-fd",
         "--print-unit",
     },
+    "serve": {"--host", "--port", "--database", "--token-file", "--no-auth"},
+    "serve token": {"--scope", "--name", "--token-file"},
     "model train": {"--output", "-o", "--gpu", "--json"},
     "model fit": {"--name", "--output", "-o", "--like", "--sm-max", "--hold", "--starts", "--json"},
     "model list": {"--json"},
@@ -58,6 +69,8 @@ def test_verbs_and_flags_are_exactly_these():
             found[name] = flags(command)
         else:
             found |= {f"{name} {part}": flags(each) for part, each in inner.items()}
+            if own := flags(command):
+                found[name] = own
     assert found == FLAGS
     assert flags(typer.main.get_command(app)) == ROOT_FLAGS
 

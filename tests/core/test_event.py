@@ -12,7 +12,9 @@ from joulewise.core.event import (
     Expired,
     Finished,
     Observed,
+    Progressed,
     Proven,
+    Registered,
     Seen,
     Shifted,
     Told,
@@ -21,6 +23,7 @@ from joulewise.core.event import (
 )
 from joulewise.core.knob import Setting
 from joulewise.core.measurement import Measurement, Outcome, Source
+from joulewise.core.series import EpochCost, Platform, Purpose, Recurring
 
 number = st.floats(allow_nan=False, allow_infinity=False)
 settings = st.builds(
@@ -62,6 +65,16 @@ blocks = st.builds(
     left_out_s=number,
 )
 facts = st.dictionaries(st.text(), st.none() | st.booleans() | number | st.text() | st.lists(st.text()))
+jobs = st.builds(
+    lambda sizes, pick, epochs, target, facts: Recurring(
+        "nightly", tuple(sorted(sizes)), sorted(sizes)[pick % len(sizes)], epochs, target, facts
+    ),
+    *(st.sets(st.integers(1, 10**6), min_size=1), st.integers(0), st.integers(1), st.text(), facts),
+)
+platforms = st.builds(Platform, st.text(), st.integers(1), number)
+positive = st.floats(1e-6, 1e9)
+profiles = st.lists(st.builds(EpochCost, positive, positive, settings, positive, positive)).map(tuple)
+notes = st.lists(st.text()).map(tuple)
 events = st.one_of(
     st.builds(Began, number, st.text(), facts),
     st.builds(Seen, number, st.sampled_from(Role), blocks, st.text()),
@@ -69,8 +82,14 @@ events = st.one_of(
     st.builds(Finished, number, st.text(), facts),
     st.builds(Decided, number, decisions),
     st.builds(Observed, number, decisions, measurements, st.builds(Verdict, st.none() | st.booleans(), st.text())),
-    st.builds(Asked, number, st.integers(0), settings),
-    st.builds(Told, number, st.integers(0), measurements),
+    st.builds(Registered, number, jobs),
+    st.builds(
+        Asked,
+        *(number, st.integers(0), st.text(), st.integers(1), platforms, st.sampled_from(Purpose), st.text(), number),
+        *(st.text(), st.text()),
+    ),
+    st.builds(Progressed, number, st.integers(0), st.integers(0), number, profiles),
+    st.builds(Told, number, st.integers(0), st.sampled_from(Outcome), st.integers(0), number, number, profiles, notes),
     st.builds(Expired, number, st.integers(0), st.text()),
     st.builds(Proven, number, number, number, number, number),
 )
@@ -92,7 +111,7 @@ def test_an_event_survives_the_way_to_json_and_back(event):
         "{}",
         '{"event":"Guessed"}',
         '{"event":"Expired","trial":1}',
-        '{"event":"Asked","time_s":1,"trial":0,"setting":{"fan":1}}',
+        '{"event":"Asked","time_s":1,"trial":0,"platform":{"fan":1}}',
     ],
 )
 def test_what_is_no_event_is_refused_by_name(line):

@@ -49,6 +49,7 @@ class Verb:
 
 VERBS = {
     "run": Verb("run", "run", "Measure a command, or tune it: joules, watts, seconds, error bars.", takes_command=True),
+    "recur": Verb("recur", "app", "Learn the best batch size and power setting of a training that returns."),
     "top": Verb("top", "top", "Watch GPUs: power, clocks, heat, joules."),
     "doctor": Verb("doctor", "doctor", "Say what can be measured and set here, and what to do about each no."),
     "history": Verb("past", "history", "Say which runs were tuned, what each saved, and what was learnt."),
@@ -59,6 +60,7 @@ VERBS = {
     "grant": Verb("grant", "app", "Give a user the right to set GPUs for a while, or take it back."),
     "stand": Verb("stand", "stand", "Keep clocks locked between leases, for good."),
     "daemon": Verb("daemon", "daemon", "Hold the leases of this node, for users who may."),
+    "serve": Verb("serve", "app", "Offer recurring jobs over HTTP, to clients on any machine."),
     "model": Verb("model", "app", "Fit, list and show the laws of GPU models."),
 }
 

@@ -17,6 +17,7 @@ import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from types import MappingProxyType
 
 PASSED_ON = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 _HELD = PASSED_ON | {signal.SIGCHLD, signal.SIGTSTP}
@@ -58,8 +59,9 @@ class Child:
     """A running command. Make it, and wait for it, inside ``signals_held``.
 
     ``mask`` is what ``signals_held`` gave; ``while_stopped`` is entered while Ctrl-Z has us stopped, to tidy the
-    screen. Raises KeyboardInterrupt when a signal to stop is already waiting, and OSError when the command
-    cannot be started (``exit_code_of`` says what a shell would return).
+    screen; ``files`` is what it has instead of our descriptors: its number → which of ours. Raises KeyboardInterrupt
+    when a signal to stop is already waiting, and OSError when the command cannot be started (``exit_code_of`` says
+    what a shell would return).
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Child:
         mask: set[int],
         *,
         while_stopped: Callable[[], AbstractContextManager[object]] = nullcontext,
+        files: Mapping[int, int] = MappingProxyType({}),
     ) -> None:
         if signal.sigpending() & PASSED_ON:
             raise KeyboardInterrupt
@@ -80,6 +83,7 @@ class Child:
             command[0],
             list(command),
             dict(environ),
+            file_actions=[(os.POSIX_SPAWN_DUP2, ours, its) for its, ours in files.items()],
             setsigmask=mask,
             # Python ignores these two, and what is ignored stays so over exec.
             setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),

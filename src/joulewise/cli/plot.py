@@ -15,9 +15,20 @@ from joulewise.core.errors import BadSpec, MissingPart
 
 FORMATS = ("svg", "png", "pdf")
 
-_INK, _FAINT = "#1f2933", "#9aa5b1"
+INK, FAINT = "#1f2933", "#9aa5b1"
 # Eight hues that stay apart for colour-blind readers too (Okabe and Ito, 2008), the dark ones first.
-_HUES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#000000")
+HUES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#000000")
+STYLE: Any = {
+    "font.size": 9.5,
+    "font.family": "sans-serif",
+    "svg.hashsalt": "joulewise",  # the same run gives the same file
+    "axes.edgecolor": FAINT,
+    "axes.labelcolor": INK,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+}
+"""Of all our pictures."""
 
 
 def check(path: Path) -> None:
@@ -38,27 +49,17 @@ def draw(path: Path, series: Sequence[tuple[str, Series]], *, title: str, subtit
     from matplotlib.layout_engine import ConstrainedLayoutEngine
     from matplotlib.ticker import MaxNLocator
 
-    style: Any = {
-        "font.size": 9.5,
-        "font.family": "sans-serif",
-        "svg.hashsalt": "joulewise",  # the same run gives the same file
-        "axes.edgecolor": _FAINT,
-        "axes.labelcolor": _INK,
-        "text.color": _INK,
-        "xtick.color": _INK,
-        "ytick.color": _INK,
-    }
-    with matplotlib.rc_context(style):
+    with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(9, 4.6), layout=ConstrainedLayoutEngine(h_pad=0.06, w_pad=0.08))
         power, clock = figure.subplots(2, 1, sharex=True, height_ratios=(2.4, 1))
         clock.yaxis.set_major_locator(MaxNLocator(4))
         starts = [line.start_s for _, line in series if line.start_s is not None]
         origin_s = min(starts, default=0.0)
         for place, (name, line) in enumerate(series):
-            look = {"color": _HUES[place % len(_HUES)], "linestyle": "-" if place < len(_HUES) else "--"}
+            look = {"color": HUES[place % len(HUES)], "linestyle": "-" if place < len(HUES) else "--"}
             _add(power, clock, name, line, look, origin_s, alone=len(series) == 1)
         for limit_w in sorted({part.limit_w for _, line in series for part in line.bins if part.limit_w}):
-            power.axhline(limit_w, color=_FAINT, linewidth=1, linestyle=(0, (5, 3)), zorder=1)
+            power.axhline(limit_w, color=FAINT, linewidth=1, linestyle=(0, (5, 3)), zorder=1)
             power.annotate(
                 f"limit {limit_w:g} W",
                 (1, limit_w),

@@ -178,7 +178,7 @@ def run(
         # First of all: whatever starts threads below must inherit what is held.
         mask = stack.enter_context(signals_held())
         # An old recording makes way only for a new one, so the command is looked for before anything is opened.
-        with _a_shells_exit_code(command[0]):
+        with a_shells_exit_code(command[0]):
             look_for(command[0])
         files = Outputs.checked(json, record, plot, report)
         load_numpy()
@@ -251,7 +251,7 @@ def _refuse_without_host(why: str) -> None:
 
 
 @contextmanager
-def _a_shells_exit_code(name: str) -> Iterator[None]:
+def a_shells_exit_code(name: str) -> Iterator[None]:
     """A command that cannot be started is one line and the exit code that a shell gives."""
     try:
         yield
@@ -300,7 +300,7 @@ def _measured(
         environ = tuning.environment(environ)
     meter.begin()
     start_s = time.monotonic()
-    with _a_shells_exit_code(command[0]):
+    with a_shells_exit_code(command[0]):
         child = Child(command, environ, mask, while_stopped=view.put_away if view else nullcontext)
     if held:
         held.begin()

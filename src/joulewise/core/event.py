@@ -17,6 +17,7 @@ from joulewise.core.decision import Decision, Expectation, Verdict
 from joulewise.core.errors import BadSpec, Unsupported
 from joulewise.core.knob import Setting
 from joulewise.core.measurement import Measurement, Outcome, Source
+from joulewise.core.series import EpochCost, Platform, Purpose, Recurring
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,21 +68,55 @@ class Shifted:
 
 
 @dataclass(frozen=True, slots=True)
+class Registered:
+    """A recurring job is known from here on. Times of a recurring job's events are in seconds since 1970."""
+
+    time_s: float
+    job: Recurring
+
+
+@dataclass(frozen=True, slots=True)
 class Asked:
-    """A trial was handed out. ``trial`` counts per job from 0."""
+    """A trial of a recurring job was handed out. ``trial`` counts per job from 0."""
 
     time_s: float
     trial: int
-    setting: Setting
+    recurrence: str
+    """The submission that it serves; a second trial of the same one follows a first that did not reach the target."""
+    batch_size: int
+    platform: Platform
+    purpose: Purpose
+    reason: str
+    expires_s: float
+    """When it counts as lost unless something is heard of it."""
+    owner: str = ""
+    key: str = ""
+    """The asker's own name for this ask: asking again under it gives the same trial."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progressed:
+    """A trial is alive: epochs done so far, and what an epoch costs, setting by setting, where that is known."""
+
+    time_s: float
+    trial: int
+    epochs: int
+    expires_s: float
+    profile: tuple[EpochCost, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A trial came back."""
+    """A trial came back: how it ended, after how many epochs, and what it took in all."""
 
     time_s: float
     trial: int
-    seen: Measurement[Setting]
+    outcome: Outcome
+    epochs: int
+    duration_s: float
+    energy_j: float
+    profile: tuple[EpochCost, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +148,9 @@ class Finished:
     facts: Mapping[str, Any]
 
 
-Event = Began | Decided | Seen | Shifted | Observed | Asked | Told | Expired | Proven | Finished
+Event = (
+    Began | Decided | Seen | Shifted | Observed | Registered | Asked | Progressed | Told | Expired | Proven | Finished
+)
 
 _EVENTS = {kind.__name__: kind for kind in get_args(Event)}
 
@@ -157,6 +194,18 @@ def _rebuild(key: str, value: Any) -> Any:
             return Block(**{**value, "setting": Setting(**value["setting"]), "rung": Rung(value["rung"])})
         case "role":
             return Role(value)
+        case "purpose":
+            return Purpose(value)
+        case "outcome":
+            return Outcome(value)
+        case "job":
+            return Recurring(**{**value, "batch_sizes": tuple(value["batch_sizes"])})
+        case "platform":
+            return Platform(**value)
+        case "profile":
+            return tuple(EpochCost(**{**each, "setting": Setting(**each["setting"])}) for each in value)
+        case "notes":
+            return tuple(value)
         case "verdict":
             return Verdict(**value)
         case _:

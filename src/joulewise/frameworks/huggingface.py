@@ -1,13 +1,15 @@
-"""``StepCallback`` for the Hugging Face ``Trainer``: tells steps, evaluation and saving.
+"""``StepCallback`` for the Hugging Face ``Trainer``: tells steps, evaluation and saving, and the metrics of a recurring
+job.
 
     from joulewise.frameworks.huggingface import StepCallback
 
     Trainer(..., callbacks=[StepCallback()])
 
-The work of a step is its tokens where the trainer counts them (``include_num_input_tokens_seen``), else 1. Without
-``joulewise run`` around it, it costs some function calls a step. With ``max_slowdown`` it tunes by itself (see
-``joulewise.frameworks.torch.tuning``). Importing this module loads nothing; asking for ``StepCallback`` loads
-transformers.
+Under ``joulewise recur run`` what an evaluation finds is told by its own names (``eval_loss``, ``eval_accuracy``), and
+training ends after one that says so. The work of a step is its tokens where the trainer counts them
+(``include_num_input_tokens_seen``), else 1. Without ``joulewise run`` around it, it costs some function calls a step.
+With ``max_slowdown`` it tunes by itself (see ``joulewise.frameworks.torch.tuning``). Importing this module loads
+nothing; asking for ``StepCallback`` loads transformers.
 """
 
 # ruff: noqa: ARG002 (the framework hands them in)
@@ -18,6 +20,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from joulewise.frameworks import hooks
+from joulewise.frameworks.metric import should_stop, tell
 
 WHO = "huggingface"
 
@@ -38,6 +41,7 @@ class Told:
 
             self._tuning.enter_context(tuning(max_slowdown=self._max_slowdown))
         self._tokens, self._by_tokens = _tokens(state), None
+        tell(state.epoch or 0, {})
         if (marker := hooks.marker()) is not None:
             marker.hello(WHO, hooks.CALLBACK)
 
@@ -63,6 +67,12 @@ class Told:
     def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """A batch of an evaluation."""
         hooks.pause("evaluation")
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """An evaluation is over: its metrics, and whether to end here."""
+        tell(state.epoch or 0, kwargs.get("metrics") or {})
+        if should_stop():
+            control.should_training_stop = True
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Training is over."""

@@ -1,13 +1,15 @@
-"""``StepCallback`` for Lightning: tells steps, validation and checkpoints.
+"""``StepCallback`` for Lightning: tells steps, validation and checkpoints, and the metrics of a recurring job.
 
     from joulewise.frameworks.lightning import StepCallback
 
     Trainer(..., callbacks=[StepCallback()])
 
-A step is a batch with which the optimisers moved on: batches that accumulate gradients are one step, and so is a
-batch on which several optimisers step. Without ``joulewise run`` around it, it costs some function calls a batch. With
-``max_slowdown`` it tunes by itself (see ``joulewise.frameworks.torch.tuning``). Importing this module loads nothing;
-asking for ``StepCallback`` loads Lightning, as ``lightning`` or as ``pytorch_lightning``, whichever the job uses.
+A step is a batch with which the optimisers moved on: batches that accumulate gradients are one step, and so is a batch
+on which several optimisers step. Under ``joulewise recur run`` what was logged is told by its own names after each
+validation (or epoch, where there is none), and training ends after one that says so. Without ``joulewise run`` around
+it, it costs some function calls a batch. With ``max_slowdown`` it tunes by itself (see
+``joulewise.frameworks.torch.tuning``). Importing this module loads nothing; asking for ``StepCallback`` loads
+Lightning, as ``lightning`` or as ``pytorch_lightning``, whichever the job uses.
 """
 
 # ruff: noqa: ARG002 (the framework hands them in)
@@ -20,6 +22,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from joulewise.frameworks import hooks
+from joulewise.frameworks.metric import should_stop, tell
 
 WHO = "lightning"
 
@@ -31,6 +34,7 @@ class Told:
         self._max_slowdown = max_slowdown
         self._tuning = ExitStack()
         self._steps = 0
+        self._validated = False
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Training begins; compilation and the first batch may take long."""
@@ -39,6 +43,7 @@ class Told:
 
             self._tuning.enter_context(tuning(max_slowdown=self._max_slowdown))
         self._steps = trainer.global_step
+        tell(trainer.current_epoch, {})
         if (marker := hooks.marker()) is not None:
             marker.hello(WHO, hooks.CALLBACK)
 
@@ -57,6 +62,18 @@ class Told:
         """Validation, within training or by itself."""
         hooks.pause("evaluation")
 
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        """What was logged is complete only here, not at ``on_validation_epoch_end``."""
+        if not trainer.sanity_checking:
+            self._validated = True
+            self._tell(trainer)
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """An epoch is over; its validation, if there is one, came before."""
+        validated, self._validated = self._validated, False
+        if not validated:
+            self._tell(trainer)
+
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Any) -> None:
         """A checkpoint is about to be written."""
         hooks.pause("checkpoint")
@@ -69,6 +86,15 @@ class Told:
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Training has failed."""
         self._tuning.close()
+
+    def _tell(self, trainer: Any) -> None:
+        if trainer.state.fn != "fit":  # a validation by itself
+            return
+        batches, done = trainer.num_training_batches, trainer.fit_loop.batch_idx + 1
+        part = done / batches if 0 < done < batches else 1.0  # validation may come within an epoch
+        tell(trainer.current_epoch + part, trainer.callback_metrics)
+        if should_stop():
+            trainer.should_stop = True
 
 
 def _package() -> Any:

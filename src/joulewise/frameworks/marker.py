@@ -279,7 +279,7 @@ class Marker:
 
     def _own_rank(self) -> int:
         if self._rank is None:
-            self._rank = _rank()
+            self._rank = process_rank()
         return self._rank
 
     def fail(self) -> None:
@@ -312,8 +312,8 @@ def _number(name: str) -> int:
     return int(text) if text.isdigit() and len(text) < 10 else 0
 
 
-def _rank() -> int:
-    """This process's rank, by torch or by its environment."""
+def process_rank() -> int:
+    """This process's rank, by torch or by its environment; UNKNOWN_RANK where neither says."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return int(distributed.get_rank())

@@ -1,11 +1,25 @@
-"""What is kept: a run's journal (``journal``, ``sql``), what was learnt (``memory``), and how it reads (``views``).
+"""What is kept: journals (``journal``), what was learnt (``memory``), snapshots, and how they read (``views``).
 
-One SQLite file for everything; see ``database`` for where it lies.
+One SQLite file by default (``database`` says where it lies), or a PostgreSQL server by its URL (``store.open_store``).
 """
 
 from joulewise.store.database import Database, default_path
 from joulewise.store.journal import Journal, MemoryJournal
 from joulewise.store.memory import Memory, Remembered
-from joulewise.store.sql import SqliteJournal
+from joulewise.store.snapshots import Snapshots
+from joulewise.store.sql import SqliteJournal, SqliteStore
+from joulewise.store.store import Store, open_store
 
-__all__ = ["Database", "Journal", "Memory", "MemoryJournal", "Remembered", "SqliteJournal", "default_path"]
+__all__ = [
+    "Database",
+    "Journal",
+    "Memory",
+    "MemoryJournal",
+    "Remembered",
+    "Snapshots",
+    "SqliteJournal",
+    "SqliteStore",
+    "Store",
+    "default_path",
+    "open_store",
+]

@@ -10,41 +10,21 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from joulewise.core.errors import NotKept
+from joulewise.store.schema import VERSION, Engine, steps
 
 HOME_VARIABLE = "JOULEWISE_HOME"
 FILE = "joulewise.db"
-VERSION = 1
-"""Of the tables below (PRAGMA user_version). A newer file is refused rather than guessed at."""
 
 _BUSY_S = 2.0
 """How long to wait for another process's write. Theirs take milliseconds; whoever waits longer keeps its events in
 memory and goes on."""
 _NETWORK = ("nfs", "cifs", "smb", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "9p", "afs", "fuse.sshfs")
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS events (
-    stream TEXT NOT NULL,
-    id INTEGER NOT NULL,
-    kind TEXT NOT NULL,
-    at REAL NOT NULL,           -- seconds since 1970 when it was written; events themselves carry the GPU's time
-    event TEXT NOT NULL,
-    PRIMARY KEY (stream, id)
-) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS events_by_kind ON events (kind, at);
-CREATE TABLE IF NOT EXISTS learnt (
-    fingerprint TEXT NOT NULL,
-    gpu_uuid TEXT NOT NULL,
-    gpu_name TEXT NOT NULL,
-    at REAL NOT NULL,
-    runs INTEGER NOT NULL,
-    payload TEXT NOT NULL,
-    PRIMARY KEY (fingerprint, gpu_uuid)
-) WITHOUT ROWID;
-"""
 
 
 def default_path() -> Path:
@@ -74,6 +54,11 @@ class Database:
         self._connection: sqlite3.Connection | None = None
         self._pid = os.getpid()
 
+    @property
+    def name(self) -> str:
+        """Its path."""
+        return str(self.path)
+
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
         """One transaction that writes: all of it or nothing. NotKept when it cannot be done."""
@@ -92,6 +77,16 @@ class Database:
         """A connection to read from; None where there is no file yet. NotKept when it cannot be read."""
         with self._lock, self._told():
             yield self._opened() if self._connection is not None or self.path.exists() else None
+
+    def select(self, query: str, values: Mapping[str, object]) -> list[tuple[Any, ...]]:
+        """As ``Tables.select``."""
+        with self.reading() as connection:
+            return connection.execute(query, values).fetchall() if connection is not None else []
+
+    def change(self, statement: str, values: Mapping[str, object]) -> int:
+        """As ``Tables.change``."""
+        with self.writing() as connection:
+            return connection.execute(statement, values).rowcount
 
     def close(self) -> None:
         """Close the file; it is opened again on use."""
@@ -117,12 +112,7 @@ class Database:
         return connection
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if version > VERSION:
-            raise NotKept(
-                f"{self.path} was written by a newer joulewise (tables {version}, known here {VERSION}); "
-                f"update, or set {HOME_VARIABLE} to another directory"
-            )
+        version = self._version(connection)
         if not os.access(self.path, os.W_OK):
             if version == 0:
                 raise NotKept(f"{self.path} cannot be written; make it writable, or set {HOME_VARIABLE}")
@@ -131,7 +121,31 @@ class Database:
         # What was committed survives our death at once, and a power cut up to the last second or so.
         connection.execute("PRAGMA synchronous=NORMAL")
         if version < VERSION:
-            connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version={VERSION}; COMMIT;")
+            self._migrate(connection)
+
+    def _migrate(self, connection: sqlite3.Connection) -> None:
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            version = self._version(connection)  # another process may have been faster
+            for statement in steps(Engine.SQLITE, version):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version={VERSION}")
+            connection.execute("COMMIT")
+        except BaseException:
+            _undo(connection)
+            raise
+
+    def _version(self, connection: sqlite3.Connection) -> int:
+        """How many steps of ``schema`` the file has taken. NotKept where that is not for us to go on from."""
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version > VERSION:
+            raise NotKept(
+                f"{self.path} was written by a newer joulewise (tables {version}, known here {VERSION}); "
+                f"update, or set {HOME_VARIABLE} to another directory"
+            )
+        if version == 0 and connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone():
+            raise NotKept(f"{self.path} is another program's database; name another file")
+        return int(version)
 
     @contextmanager
     def _told(self) -> Iterator[None]:

@@ -55,9 +55,10 @@ def runs(database: Database, *, most: int | None = None) -> list[Run]:
 def named(database: Database, beginning: str) -> str:
     """The one run whose name begins so. BadSpec, with the way out, where there is none or more than one."""
     # Compared as it is: % and _ of a pattern are letters here.
-    query = "SELECT DISTINCT stream FROM events WHERE substr(stream, 1, ?) = ? ORDER BY stream"
-    with database.reading() as connection:
-        rows = connection.execute(query, (len(beginning), beginning)).fetchall() if connection else []
+    query = (
+        "SELECT DISTINCT stream FROM events WHERE kind = 'Began' AND substr(stream, 1, :length) = :name ORDER BY stream"
+    )
+    rows = database.select(query, {"length": len(beginning), "name": beginning})
     names = [name for (name,) in rows]
     if beginning in names:
         return beginning
@@ -70,6 +71,7 @@ def named(database: Database, beginning: str) -> str:
 def forget(database: Database, run: str) -> int:
     """Delete a run's journal; how many events it had. NotKept when that cannot be done."""
     with database.writing() as connection:
+        connection.execute("DELETE FROM snapshots WHERE stream = ?", (run,))  # of a past that is no more
         return connection.execute("DELETE FROM events WHERE stream = ?", (run,)).rowcount
 
 

@@ -1,0 +1,79 @@
+"""Where recurring jobs are kept: ``--database URL``, or ``--server URL`` for those of a server; the same to all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from joulewise.core.errors import BadSpec
+from joulewise.tune.desk import PREFIX, Desk, SeriesDesk
+from joulewise.tune.steady import Steady
+
+TOKEN_VARIABLE = "JOULEWISE_TOKEN"
+
+DatabaseFlag = Annotated[
+    str | None,
+    typer.Option(
+        "--database", metavar="URL", help="A file, or postgresql://…. Default: $JOULEWISE_DATABASE, else your own."
+    ),
+]
+ServerFlag = Annotated[
+    str | None, typer.Option("--server", metavar="URL", help="A 'joulewise serve' that keeps the job instead.")
+]
+TokenFlag = Annotated[
+    Path | None,
+    typer.Option("--token-file", metavar="FILE", help=f"Holds the server's token. Default: ${TOKEN_VARIABLE}."),
+]
+
+
+@contextmanager
+def opened_desk(
+    job: str, database: str | None = None, server: str | None = None, token_file: Path | None = None
+) -> Iterator[SeriesDesk]:
+    """The desk of a job. BadSpec for flags that make no sense; nothing is read yet."""
+    if server is not None:
+        if database is not None:
+            raise BadSpec("--server and --database both say where the job is kept; say one of them")
+        from joulewise.serve.client import Client
+
+        yield Client(server, job, token=_token(token_file))
+        return
+    if token_file is not None:
+        raise BadSpec("--token-file is for a server; name it with --server")
+    from joulewise.store import open_store
+
+    store = open_store(database)
+    try:
+        yield Steady(Desk.of(store, job))
+    finally:
+        store.close()
+
+
+def names(database: str | None, server: str | None, token_file: Path | None) -> list[str]:
+    """The jobs that are kept there."""
+    if server is not None:
+        from joulewise.serve.client import jobs
+
+        return jobs(server, token=_token(token_file))
+    from joulewise.store import open_store
+
+    store = open_store(database)
+    try:
+        return [stream.removeprefix(PREFIX) for stream in store.streams(PREFIX)]
+    finally:
+        store.close()
+
+
+def _token(file: Path | None) -> str | None:
+    if file is None:
+        return os.environ.get(TOKEN_VARIABLE) or None
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is no text"
+        raise BadSpec(f"--token-file {file} cannot be read: {why.lower()}") from None

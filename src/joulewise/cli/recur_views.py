@@ -1,0 +1,202 @@
+"""What is known about a recurring job, as tables and as JSON. Pure: it is given what the tuner believes and says it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from joulewise.cli.words import named
+from joulewise.core.frontier import Frontier
+from joulewise.core.knob import Setting
+from joulewise.core.series import Platform, Recurring
+from joulewise.core.units import format_duration, format_energy, format_percent, format_si
+from joulewise.serve.plain import plain
+from joulewise.tune.series import SeriesSummary, SizeBelief, TrialRecord
+
+__all__ = [
+    "dumped",
+    "frontier_table",
+    "history_table",
+    "plain",
+    "run_words",
+    "status_page",
+    "summary_lines",
+    "trial_json",
+]
+
+_NOTHING = "·"
+_INTERVAL_SD = 1.96  # 95 %, as the tuner's own intervals
+_WIDE = 110  # columns: from here on there is room for a sentence
+
+
+def dumped(value: dict[str, Any]) -> str:
+    """One line of JSON."""
+    return json.dumps(value, allow_nan=False)
+
+
+def status_page(
+    job: Recurring, platform: Platform, summary: SeriesSummary, beliefs: Sequence[SizeBelief]
+) -> RenderableType:
+    """The whole of ``recur status``."""
+    head = Text(f"{job.name} on {platform.key}: {job.target} within {job.max_epochs} epochs", style="bold")
+    why = [Text(f"  {line}") for line in (objective(job), *summary_lines(job, summary))]
+    return Group(head, *why, _belief_table(job, summary, beliefs))
+
+
+def summary_lines(job: Recurring, summary: SeriesSummary) -> list[str]:
+    """What is known so far, what it cost to learn, what it has saved."""
+    so_far = f"{summary.recurrences} recurrence{'s' if summary.recurrences != 1 else ''}, {summary.trials} trials"
+    lines = [f"so far {so_far}: {format_energy(summary.energy_j)}, {format_duration(summary.duration_s)}"]
+    if summary.best is not None and summary.best_energy_j is not None and summary.best_duration_s is not None:
+        best = f"{summary.best}, the default," if summary.best == job.default else str(summary.best)
+        run = run_words(summary.best_energy_j, summary.best_duration_s)
+        lines.append(f"the best known is {best} with about {run} a run")
+    if summary.default_energy_j is not None and summary.default_duration_s is not None and summary.best != job.default:
+        default = run_words(summary.default_energy_j, summary.default_duration_s)
+        lines.append(f"the default, {job.default}, takes about {default}")
+    if summary.saved is not None and summary.recurrences > 1:
+        lines.append(_saved(summary.saved, summary.saved_error))
+    if summary.learning_cost is not None and summary.recurrences > 1:
+        lines.append(f"learning has cost {max(0.0, summary.learning_cost):.1f} runs of the best")
+    return lines
+
+
+def run_words(energy_j: float, duration_s: float) -> str:
+    """``"41.2 kJ in 1 min 28 s"``."""
+    return f"{format_si(energy_j, 'J')} in {format_duration(duration_s)}"
+
+
+def _saved(saved: float, error: float | None) -> str:
+    half = f" ± {_INTERVAL_SD * error:.1%}".replace("%", " %") if error else ""
+    less = f"{abs(saved):.1%}".replace("%", " %")
+    against = "than the default every time would have, learning included"
+    return f"it has cost {less}{half} {'less' if saved >= 0 else 'more'} {against}"
+
+
+def objective(job: Recurring) -> str:
+    """What runs are chosen by, in words."""
+    aim = job.objective
+    match aim.get("what"):
+        case "zeus":
+            eta = float(aim.get("eta", 0.5))
+            return f"least {eta:g} × energy + {1 - eta:g} × max power × time"
+        case "money":
+            return f"least money: {aim.get('gpu_hour_price'):g} a GPU hour, {aim.get('kwh_price'):g} a kWh"
+        case _ if "deadline_s" in aim:
+            return f"least energy within {format_duration(float(aim['deadline_s']))}"
+        case _ if "max_slowdown" in aim:
+            return f"least energy, at most {format_percent(float(aim['max_slowdown']))} slower than the default"
+        case _:
+            return "least energy"
+
+
+def _belief_table(job: Recurring, summary: SeriesSummary, beliefs: Sequence[SizeBelief]) -> Table:
+    unit, factor = ("", 1.0) if job.objective.get("what") == "money" else _unit(beliefs)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for title in ("size", "runs", "epochs", "an epoch", f"cost of a run{unit}", ""):
+        table.add_column(title, justify="right" if title else "left", no_wrap=True)
+    for belief in beliefs:
+        table.add_row(
+            f"{belief.batch_size}{'*' if belief.batch_size == job.default else ' '}",
+            str(belief.runs),
+            _between(belief.epochs, belief.epochs_low, belief.epochs_high, "{:.1f}"),
+            _epoch(belief),
+            _between(belief.cost, belief.cost_low, belief.cost_high, "{:.3g}", factor),
+            belief.state,
+            style="bold" if belief.batch_size == summary.best else "dim" if belief.runs == 0 else "",
+        )
+    table.caption = "*: the default · in brackets: the mean, 95 % within · dim: expected, never run"
+    table.caption_justify = "left"
+    return table
+
+
+def _unit(beliefs: Sequence[SizeBelief]) -> tuple[str, float]:
+    """One unit for a whole column of joules."""
+    most = max((belief.cost for belief in beliefs if belief.cost is not None), default=1.0)
+    prefix, factor = next((each for each in (("G", 1e9), ("M", 1e6), ("k", 1e3)) if most >= each[1]), ("", 1.0))
+    return f" ({prefix}J)", factor
+
+
+def _between(value: float | None, low: float | None, high: float | None, form: str, factor: float = 1.0) -> str:
+    if value is None:
+        return _NOTHING
+    known = [form.format(each / factor) for each in (value, low, high) if each is not None]
+    return known[0] if len(known) < 3 else f"{known[0]} ({known[1]}–{known[2]})"
+
+
+def _epoch(belief: SizeBelief) -> str:
+    cost = belief.epoch
+    return _NOTHING if cost is None else f"{format_si(cost.energy_j, 'J')}, {format_duration(cost.duration_s)}"
+
+
+def history_table(trials: Sequence[TrialRecord], *, width: int) -> Table:
+    """Every trial, a line each; why it was tried, and for which recurrence, where the terminal is wide enough."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    wide = width >= _WIDE
+    for title in ("trial", "asked (UTC)", "batch size", "epochs", "energy", "time", "ended"):
+        table.add_column(title, justify="left" if title in ("asked (UTC)", "ended") else "right", no_wrap=True)
+    if wide:
+        table.add_column("why it was tried, and what came of it", overflow="fold")
+    for trial in trials:
+        asked, told = trial.asked, trial.told
+        row = [
+            str(asked.trial),
+            f"{datetime.fromtimestamp(asked.time_s, UTC):%Y-%m-%d %H:%M}",
+            str(asked.batch_size),
+            str(told.epochs) if told is not None else _NOTHING,
+            format_si(told.energy_j, "J") if told is not None else _NOTHING,
+            format_duration(told.duration_s) if told is not None else _NOTHING,
+            ended(trial),
+        ]
+        notes = told.notes if told is not None else ()
+        table.add_row(*row, *(["; ".join(filter(None, (asked.reason, *notes)))] if wide else []))
+    return table
+
+
+def ended(trial: TrialRecord) -> str:
+    """How a trial ended, in a word or two."""
+    if trial.told is not None:
+        return trial.told.outcome.value.replace("_", " ")
+    return "never came back" if trial.expired is not None else "runs"
+
+
+def trial_json(trial: TrialRecord) -> dict[str, Any]:
+    """A trial in one level: what was asked, and what came back (null where nothing did)."""
+    asked, told = trial.asked, trial.told
+    known = {name: None if told is None else getattr(told, name) for name in ("epochs", "duration_s", "energy_j")}
+    return {
+        "trial": asked.trial,
+        "recurrence": asked.recurrence,
+        "batch_size": asked.batch_size,
+        "platform": plain(asked.platform),
+        "purpose": asked.purpose.value,
+        "reason": asked.reason,
+        "owner": asked.owner,
+        "asked_s": asked.time_s,
+        "told_s": None if told is None else told.time_s,
+        "outcome": None if told is None else told.outcome.value,
+        **known,
+        "profile": [] if told is None else plain(told.profile),
+        "notes": [] if told is None else list(told.notes),
+        "expired": trial.expired is not None,
+    }
+
+
+def frontier_table(points: Frontier[tuple[int, Setting]]) -> Table:
+    """Whole runs that nothing beats, fastest first."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for title in ("time", "energy", "batch size"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("setting")
+    for point in points:
+        size, setting = point.setting
+        energy = format_energy(point.energy_j, point.energy_error_j)
+        table.add_row(format_duration(point.time_s), energy, str(size), named(setting))
+    return table

@@ -1,0 +1,57 @@
+"""A socket to serve on, and the process that serves: uvicorn with our habits.
+
+The socket is bound before anything is said, so that whoever reads our address can connect to it, and an address that
+is taken is one clear line.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from typing import Any
+
+from joulewise.core.errors import BadSpec, MissingPart
+
+_GRACE_S = 10
+"""What is being answered when we are told to end may be answered for this long; an ask takes milliseconds."""
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """A socket that listens there (port 0: any that is free). BadSpec, with the way out, if that cannot be had."""
+    try:
+        family, *_, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_ADDRCONFIG
+        )[0]
+        return socket.create_server(address[:2], family=family, backlog=512)
+    except socket.gaierror as error:
+        raise BadSpec(f"--host {host!r} is no address of this machine: {error.strerror}") from error
+    except (OSError, OverflowError) as error:
+        why = os.strerror(error.errno).lower() if isinstance(error, OSError) and error.errno else str(error)
+        taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+        raise BadSpec(
+            f"{host}:{port}: {why}; {'choose another --port' if taken else 'see --host and --port'}"
+        ) from error
+
+
+def url_of(listening: socket.socket) -> str:
+    """The address to connect to, as a URL."""
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def serve(app: Any, listening: socket.socket) -> None:
+    """Serve ``app`` until SIGTERM or SIGINT."""
+    try:
+        import uvicorn
+    except ImportError as error:
+        raise missing(error) from error
+    config = uvicorn.Config(
+        app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=_GRACE_S
+    )
+    uvicorn.Server(config).run(sockets=[listening])
+
+
+def missing(error: ImportError) -> MissingPart:
+    """What to say when the server's packages are not installed."""
+    return MissingPart(f"'joulewise serve' needs {error.name}; pip install 'joulewise[server]'")

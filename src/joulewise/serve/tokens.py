@@ -1,0 +1,148 @@
+"""Who may ask and tell over HTTP: tokens, of which the server's file keeps only the hashes.
+
+A token is 32 random bytes, so that its plain SHA-256 cannot be guessed back. Whoever may write may read. A file of
+tokens has one a line, ``HASH SCOPE NAME``; empty lines and lines that begin with ``#`` are for people. Without any
+tokens only this machine is served (``Guard``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import os
+import re
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from joulewise.core.errors import BadSpec, NotKept
+
+FILE = "tokens"
+_LINE = re.compile(r"(?P<hash>[0-9a-f]{64})\s+(?P<scope>read|write)(?:\s+(?P<name>\S.*))?")
+_BEARER = re.compile(r"(?i:bearer)\s+(?P<token>[\x21-\x7e]{1,200})\s*")
+
+
+class Scope(StrEnum):
+    """What a token is good for."""
+
+    READ = "read"
+    WRITE = "write"
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """What is kept of a token."""
+
+    hash: str
+    scope: Scope
+    name: str = ""
+
+
+def make(scope: Scope, name: str = "") -> tuple[str, Token]:
+    """A new token: what its owner gets, once, and what is kept of it."""
+    secret = f"jw_{secrets.token_urlsafe(32)}"
+    return secret, Token(_hash(secret), scope, " ".join(name.split()))
+
+
+def read(path: Path) -> tuple[Token, ...]:
+    """The tokens of a file. BadSpec, naming the line, for one that holds anything else; NotKept if it is not there."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise NotKept(_cannot(path, error)) from error
+    except UnicodeDecodeError as error:
+        raise BadSpec(f"{path} is no file of tokens; make one with 'joulewise serve token'") from error
+    found = []
+    for number, line in enumerate(lines, 1):
+        text = line.strip()
+        if not text or text.startswith("#"):
+            continue
+        match = _LINE.fullmatch(text)
+        if match is None:
+            # The line itself is not shown: somebody may have put the token there instead of its hash.
+            raise BadSpec(f"line {number} of {path} is not 'HASH read|write NAME'; see 'joulewise serve token --help'")
+        found.append(Token(match["hash"], Scope(match["scope"]), match["name"] or ""))
+    return tuple(found)
+
+
+def keep(path: Path, token: Token) -> None:
+    """Add a token to a file, which is made, for its owner's eyes only, if need be. NotKept where that fails."""
+    line = f"{token.hash} {token.scope} {token.name}".rstrip() + "\n"
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(line)
+    except OSError as error:
+        raise NotKept(_cannot(path, error)) from error
+
+
+def _cannot(path: Path, error: OSError) -> str:
+    return f"{path}: {(error.strerror or str(error)).lower()}; name another file with --token-file"
+
+
+def _hash(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why a request is not served, as HTTP says it."""
+
+    status: int
+    message: str
+
+
+class Guard:
+    """Whether a request may be served.
+
+    With tokens: those that bear one of sufficient scope. Without: those that come from this machine to this machine
+    (a page in a browser here may be made to ask under somebody else's name, so the name is looked at too), or all if
+    ``open_to_all``: then something in front of the server decides.
+    """
+
+    def __init__(self, tokens: Iterable[Token] | None, *, open_to_all: bool = False) -> None:
+        self._tokens = None if tokens is None else tuple(tokens)
+        self._open_to_all = open_to_all
+
+    def refuses(self, scope: Scope, *, authorization: str | None, peer: str | None, host: str | None) -> Refused | None:
+        """None to serve it. ``peer`` is the other end's address, ``host`` the name under which we were called."""
+        if self._tokens is None:
+            if self._open_to_all or (is_loopback(peer or "") and is_loopback(_without_port(host or ""))):
+                return None
+            return Refused(403, "without tokens only this machine is served; start the server with --token-file")
+        match = _BEARER.fullmatch(authorization or "")
+        if match is None:
+            return Refused(401, "a token is needed: 'Authorization: Bearer TOKEN'; see 'joulewise serve token'")
+        known = self._known(_hash(match["token"]))
+        if known is None:
+            return Refused(401, "this token is not known here; see 'joulewise serve token'")
+        if scope is Scope.WRITE and known.scope is not Scope.WRITE:
+            return Refused(403, "this token may only read; make one with 'joulewise serve token --scope write'")
+        return None
+
+    def _known(self, digest: str) -> Token | None:
+        found = None
+        for token in self._tokens or ():  # all of them, each in constant time: how long it takes tells nothing
+            if hmac.compare_digest(token.hash, digest):
+                found = token
+        return found
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name or an address is this machine's own and nobody else's."""
+    if host.lower().rstrip(".") == "localhost":
+        return True
+    try:
+        address = ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback
+
+
+def _without_port(host: str) -> str:
+    return re.sub(r":\d+$", "", host)

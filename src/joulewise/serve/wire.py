@@ -1,0 +1,107 @@
+"""JSON over HTTP from the client's side, on the standard library alone: one call, tried until it has an answer.
+
+A server that restarts, or a network that drops a packet, is waited for with growing pauses: everything that is asked
+and told over it may be repeated, since asks carry a key and a tell counts once. What the server refuses is BadSpec with
+its own words; what it cannot do now, or a server that is not there, is NotKept after ``patience_s``.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import random
+import urllib.error
+import urllib.parse
+import urllib.request
+from typing import Any
+
+from joulewise.core.errors import BadSpec, NotKept
+from joulewise.core.timeline import TimeSource, WallTime
+
+TIMEOUT_S = 10.0
+"""For one answer. An ask takes milliseconds, and as long again for each that is ahead of it."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
+_MOST_BYTES = 64 * 1024 * 1024
+_PASSING = frozenset({408, 429, 500, 502, 503, 504})
+"""Answers that may be others a moment later; of a proxy in front as well."""
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A token is for the server that was named, not for one that it points to."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+class Wire:
+    """A server's address, and a token for it."""
+
+    def __init__(
+        self, url: str, token: str | None = None, *, timeout_s: float = TIMEOUT_S, time: TimeSource | None = None
+    ) -> None:
+        parts = urllib.parse.urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+            raise BadSpec(f"{url!r} is no server's address; write it as http://HOST:8745")
+        if parts.username or parts.password:
+            raise BadSpec("a server's address carries no password; give its token with --token-file")
+        try:
+            _ = parts.port
+        except ValueError as error:
+            raise BadSpec(f"{url!r} is no server's address: {error}") from error
+        if token is not None and (not token.isascii() or not token.isprintable() or " " in token or not token):
+            raise BadSpec("that is no token; 'joulewise serve token' makes one")
+        self.url = url.rstrip("/")
+        self._headers = {"Accept": "application/json", "User-Agent": "joulewise"}
+        if token is not None:
+            self._headers["Authorization"] = f"Bearer {token}"
+        self._timeout_s = timeout_s
+        self._time = time if time is not None else WallTime()
+        self._opener = urllib.request.build_opener(_NoRedirect())
+
+    def call(self, method: str, path: str, body: Any = None, *, patience_s: float = 0.0) -> Any:
+        """What the server answers; None for an answer without a body. Tried again for ``patience_s`` seconds."""
+        end_s = self._time.now_s() + patience_s
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            try:
+                return self._once(method, path, body)
+            except NotKept:
+                # Somewhere in the pause, so that a crowd that waits for one server does not come back as one.
+                wait_s = pause_s * random.uniform(0.5, 1.0)
+                if self._time.now_s() + wait_s > end_s:
+                    raise
+                self._time.sleep(wait_s)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _once(self, method: str, path: str, body: Any) -> Any:
+        data = None if body is None else json.dumps(body, allow_nan=False).encode()
+        headers = self._headers if data is None else {**self._headers, "Content-Type": "application/json"}
+        request = urllib.request.Request(self.url + path, data=data, headers=headers, method=method)
+        try:
+            with self._opener.open(request, timeout=self._timeout_s) as response:
+                return self._content(response.read(_MOST_BYTES))
+        except urllib.error.HTTPError as error:
+            with error:
+                raise self._refusal(error) from None
+        except (OSError, http.client.HTTPException) as error:
+            # urllib wraps what happened while connecting; what happens while reading comes as it is.
+            why = getattr(error, "reason", None) or error
+            raise NotKept(
+                f"{self.url} does not answer: {str(why) or type(why).__name__}; is 'joulewise serve' running there?"
+            ) from error
+
+    def _content(self, text: bytes) -> Any:
+        if not text:
+            return None
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise BadSpec(f"{self.url} answers, but not as joulewise does; is the address right?") from error
+
+    def _refusal(self, error: urllib.error.HTTPError) -> BadSpec | NotKept:
+        try:
+            message = str(json.loads(error.read(_MOST_BYTES))["message"])
+        except (ValueError, TypeError, KeyError, OSError, http.client.HTTPException):
+            message = f"{error.code} {error.reason}"
+        kind = NotKept if error.code in _PASSING else BadSpec
+        return kind(f"{self.url}: {message}")

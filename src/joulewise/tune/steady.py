@@ -1,0 +1,142 @@
+"""A desk for somebody who trains: what cannot be said now never disturbs the job.
+
+A server that is away, a full disk or a trial that nobody knows any more are no reason to end a training run or to lose
+one. ``progress``, ``limit`` and ``tell`` of a ``Steady`` never raise what joulewise raises on purpose: ``trouble``
+says what was wrong, a result that could not be handed in is kept and tried again with the next call, and a running
+trial goes by the last limit that it heard. ``register``, ``ask`` and the views raise as they do: nothing runs then.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from joulewise.core.errors import JoulewiseError, NotKept
+from joulewise.core.event import Asked
+from joulewise.core.frontier import Frontier
+from joulewise.core.knob import Setting
+from joulewise.core.measurement import Outcome
+from joulewise.core.series import EpochCost, Platform, Recurring
+from joulewise.tune.desk import LEASE_S, SeriesDesk, Standing
+from joulewise.tune.series import SeriesSummary, SizeBelief, TrialRecord
+
+_NO_LIMIT = 2**31 - 1
+"""Where nobody has said yet how many epochs a trial may take."""
+
+
+class Steady:
+    """Another ``SeriesDesk``, with the promise above."""
+
+    def __init__(self, desk: SeriesDesk) -> None:
+        self._desk = desk
+        self._lock = threading.RLock()
+        self._max_epochs = _NO_LIMIT
+        self._limits: dict[int, int] = {}
+        self._untold: list[Callable[[], None]] = []
+        self._trouble: str | None = None
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the last that was said is not kept, or a result still is here, in one line; None while all is well."""
+        with self._lock:
+            return self._trouble or self._desk.trouble
+
+    @property
+    def job(self) -> Recurring | None:
+        """As ``SeriesDesk.job``."""
+        return self._desk.job
+
+    def register(self, job: Recurring) -> None:
+        """As ``SeriesDesk.register``."""
+        self._desk.register(job)
+        self._max_epochs = job.max_epochs
+
+    def ask(
+        self, recurrence: str, platform: Platform, owner: str = "", key: str = "", lease_s: float = LEASE_S
+    ) -> Asked:
+        """As ``SeriesDesk.ask``. Results that wait are handed in before, since the answer rests on them."""
+        self.flush()
+        return self._desk.ask(recurrence, platform, owner, key, lease_s)
+
+    def limit(self, trial: int, profile: Sequence[EpochCost] = ()) -> int:
+        """As ``SeriesDesk.limit``; the last that was heard where nobody answers."""
+        try:
+            self._limits[trial] = self._desk.limit(trial, profile)
+            self._trouble = None
+        except JoulewiseError as error:
+            self._trouble = str(error)
+        return self._limits.get(trial, self._max_epochs)
+
+    def progress(
+        self, trial: int, epochs: int, profile: Sequence[EpochCost] = (), lease_s: float = LEASE_S
+    ) -> Standing:
+        """As ``SeriesDesk.progress``; by the last limit that was heard where nobody answers."""
+        try:
+            standing = self._desk.progress(trial, epochs, profile, lease_s)
+        except JoulewiseError as error:
+            self._trouble = str(error)
+            most = self._limits.get(trial, self._max_epochs)
+            return Standing(most, epochs < most)
+        self._limits[trial] = standing.most_epochs
+        self._trouble = None
+        return standing
+
+    def tell(
+        self,
+        trial: int,
+        *,
+        outcome: Outcome,
+        epochs: int,
+        duration_s: float,
+        energy_j: float,
+        profile: Sequence[EpochCost] = (),
+        notes: Sequence[str] = (),
+    ) -> None:
+        """As ``SeriesDesk.tell``; kept here where nobody takes it now."""
+
+        def told() -> None:
+            self._desk.tell(
+                trial,
+                outcome=outcome,
+                epochs=epochs,
+                duration_s=duration_s,
+                energy_j=energy_j,
+                profile=profile,
+                notes=notes,
+            )
+
+        with self._lock:
+            self._limits.pop(trial, None)
+            self._untold.append(told)
+            self.flush()
+
+    def flush(self) -> bool:
+        """Try once more to hand in the results that wait, as at the end; whether none waits any longer."""
+        with self._lock:
+            while self._untold:
+                try:
+                    self._untold[0]()
+                    self._trouble = None
+                except NotKept as error:
+                    self._trouble = f"{error} ({len(self._untold)} results wait)"
+                    return False
+                except JoulewiseError as error:  # refused for good: it would be refused for ever
+                    self._trouble = str(error)
+                self._untold.pop(0)
+            return True
+
+    def beliefs(self, platform: Platform) -> list[SizeBelief]:
+        """As ``SeriesDesk.beliefs``."""
+        return self._desk.beliefs(platform)
+
+    def summary(self, platform: Platform) -> SeriesSummary:
+        """As ``SeriesDesk.summary``."""
+        return self._desk.summary(platform)
+
+    def history(self) -> list[TrialRecord]:
+        """As ``SeriesDesk.history``."""
+        return self._desk.history()
+
+    def frontier(self, platform: Platform) -> Frontier[tuple[int, Setting]]:
+        """As ``SeriesDesk.frontier``."""
+        return self._desk.frontier(platform)

@@ -1,0 +1,46 @@
+"""A real ``joulewise serve`` in a process of its own."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+
+class Serving:
+    """Started at once; ``url`` is where it listens. Killed or ended, it can be started again at the same address."""
+
+    def __init__(self, database: str, home: Path, *flags: str) -> None:
+        self._command = [sys.executable, "-m", "joulewise", "serve", "--database", database, *flags]
+        self._environ = {**os.environ, "JOULEWISE_HOME": str(home), "OPENBLAS_NUM_THREADS": "1"}
+        self._port = "0"
+        self.url = ""
+        self.start()
+
+    def start(self) -> None:
+        """Returns when it listens."""
+        self.start_again()
+        said = self.process.stderr.readline()
+        found = re.search(r"on (http://\S+:(\d+))", said)
+        if found is None:
+            self.process.kill()
+            raise AssertionError(said + self.process.communicate()[1])
+        self.url, self._port = found[1], found[2]
+
+    def start_again(self) -> None:
+        """Returns at once; where it will listen is known if it did before."""
+        self.process = subprocess.Popen(
+            [*self._command, "--port", self._port], env=self._environ, stderr=subprocess.PIPE, text=True
+        )
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.process.stderr.close()
+
+    def end(self) -> str:
+        """Told to end, it does; what it had to say."""
+        self.process.send_signal(signal.SIGTERM)
+        _, said = self.process.communicate(timeout=60)
+        return said

@@ -1,0 +1,128 @@
+"""The whole API under fire: whatever is sent, it never breaks (5xx), and it answers as it says that it does."""
+
+import hypothesis
+import pytest
+from hypothesis import HealthCheck, Phase
+
+from joulewise.serve import tokens
+from joulewise.serve.app import make_app
+from joulewise.serve.tokens import Guard, Scope
+from joulewise.store import MemoryJournal
+from tests.serve.conftest import ASK, COST, JOB, TELL, Api
+
+schemathesis = pytest.importorskip("schemathesis")
+CHECKS = pytest.importorskip("schemathesis.checks")
+CHECKS.load_all_checks()
+# Not among them: that all that is valid by the description is taken. A default that is no batch size of the job, or a
+# trial that nobody asked for, is refused with reason.
+JUDGED = [
+    CHECKS.CHECKS.get_one(name)
+    for name in (
+        "not_a_server_error",
+        "status_code_conformance",
+        "content_type_conformance",
+        "response_headers_conformance",
+        "response_schema_conformance",
+        "negative_data_rejection",
+        "unsupported_method",
+    )
+]
+# The same cases every time, and no search for a smaller one that fails: that can take minutes here.
+QUICKLY = hypothesis.settings(
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+SECRET, TOKEN = tokens.make(Scope.WRITE)
+BEARING = {"Authorization": f"Bearer {SECRET}"}
+
+
+class MemoryStore:
+    """Journals that end with their process, without snapshots."""
+
+    name = "memory"
+
+    def __init__(self) -> None:
+        self._journals: dict[str, MemoryJournal] = {}
+
+    def journal(self, stream: str) -> MemoryJournal:
+        return self._journals.setdefault(stream, MemoryJournal())
+
+    def streams(self, prefix: str = "") -> list[str]:
+        return sorted(stream for stream in self._journals if stream.startswith(prefix))
+
+    def snapshots(self) -> None:
+        return None
+
+    def close(self) -> None:
+        pass
+
+
+APP = make_app(MemoryStore(), Guard([TOKEN]))
+described = schemathesis.openapi.from_asgi("/openapi.json", APP)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _job_with_some_trials() -> None:
+    """Under the name and the number that the description gives as examples, so that the fuzzer finds it."""
+    api = Api(APP)
+    assert api("PUT", "/api/series/nightly", JOB, headers=BEARING).status_code == 200
+    for number in range(5):
+        api("POST", "/api/series/nightly/ask", {**ASK, "recurrence": f"r{number}"}, headers=BEARING)
+    api("POST", "/api/series/nightly/trials/1/tell", TELL, headers=BEARING)
+
+
+@described.parametrize()
+@QUICKLY
+def test_whatever_is_sent_it_answers_as_described(case):
+    case.call_and_validate(headers=BEARING, checks=JUDGED)
+
+
+PLATFORMS = [{"gpu_name": name, "max_power_w": power_w} for name in ("x", "y") for power_w in (0.0, 1.0, 1e9)]
+NUMBERS = hypothesis.strategies.floats(0, 1e9) | hypothesis.strategies.sampled_from([0.0, 1e-6, 1e9])
+EPOCHS = hypothesis.strategies.integers(0, 12) | hypothesis.strategies.just(1_000_000)
+
+
+@hypothesis.settings(QUICKLY, max_examples=25)
+@hypothesis.given(
+    outcomes=hypothesis.strategies.lists(
+        hypothesis.strategies.tuples(
+            hypothesis.strategies.sampled_from(["reached", "stopped_early", "failed", "out_of_memory", "preempted"]),
+            EPOCHS,
+            NUMBERS,
+            NUMBERS,
+            hypothesis.strategies.lists(hypothesis.strategies.tuples(NUMBERS, NUMBERS), max_size=3),
+            hypothesis.strategies.sampled_from(PLATFORMS),
+        ),
+        max_size=12,
+    )
+)
+def test_no_history_that_can_be_told_breaks_what_follows(outcomes):
+    """A result is taken for good: if the tuner could not live with it, the job would be dead for ever."""
+    api = Api(make_app(MemoryStore(), Guard([TOKEN])))
+    at = "/api/series/nightly"
+    api("PUT", at, JOB, headers=BEARING)
+    for number, (outcome, epochs, duration_s, energy_j, costs, platform) in enumerate(outcomes):
+        body = {"recurrence": f"r{number // 2}", "platform": platform}
+        asked = api("POST", f"{at}/ask", body, headers=BEARING)
+        if not platform["max_power_w"]:  # Zeus's cost cannot be told there, so nothing may be run
+            assert asked.status_code == 422
+            continue
+        if "no batch size of 'nightly' can be run" in asked.text:  # all of them ran out of memory
+            continue
+        assert asked.status_code == 200, asked.text
+        profile = [{**COST, "duration_s": max(1e-6, cost_s), "energy_j": cost_j} for cost_s, cost_j in costs]
+        told = {"outcome": outcome, "epochs": epochs, "duration_s": duration_s, "energy_j": energy_j}
+        trial = f"{at}/trials/{asked.json()['trial']}"
+        answers = [
+            api("POST", f"{trial}/progress", {"epochs": epochs, "profile": profile}, headers=BEARING),
+            api("POST", f"{trial}/tell", {**told, "profile": profile}, headers=BEARING),
+        ]
+        possible = epochs <= JOB["max_epochs"] and (epochs > 0 or outcome != "reached")
+        assert [each.status_code for each in answers] == [200, 204 if possible else 422]
+    for view in ("", "/history", "/frontier"):
+        found = api("GET", f"{at}{view}", headers=BEARING)
+        assert found.status_code == 200, found.text

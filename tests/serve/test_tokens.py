@@ -1,0 +1,113 @@
+import hashlib
+import stat
+
+import pytest
+
+from joulewise.core.errors import BadSpec, NotKept
+from joulewise.serve import tokens
+from joulewise.serve.tokens import Guard, Scope, Token
+
+HERE = {"peer": "127.0.0.1", "host": "localhost:8745"}
+ELSEWHERE = {"peer": "10.0.0.7", "host": "server:8745"}
+
+
+def bearing(secret: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {secret}", **ELSEWHERE}
+
+
+def test_a_token_is_kept_as_its_hash_for_its_owner_alone(tmp_path):
+    file = tmp_path / "new" / "tokens"
+    secret, made = tokens.make(Scope.WRITE, " ci \n of team 7")
+    tokens.keep(file, made)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert secret not in file.read_text()
+    assert tokens.read(file) == (Token(hashlib.sha256(secret.encode()).hexdigest(), Scope.WRITE, "ci of team 7"),)
+
+
+def test_tokens_are_added_and_people_may_write_between_them(tmp_path):
+    file = tmp_path / "tokens"
+    kept = [tokens.make(scope)[1] for scope in (Scope.READ, Scope.WRITE)]
+    tokens.keep(file, kept[0])
+    with file.open("a") as text:
+        text.write("\n# the nightly jobs\n")
+    tokens.keep(file, kept[1])
+    assert list(tokens.read(file)) == kept
+
+
+def test_no_two_tokens_are_alike():
+    assert len({tokens.make(Scope.READ)[0] for _ in range(100)}) == 100
+
+
+def test_a_file_that_holds_something_else_is_refused_without_showing_it(tmp_path):
+    file = tmp_path / "tokens"
+    file.write_text("jw_the-token-itself write\n")
+    with pytest.raises(BadSpec, match="line 1") as refused:
+        tokens.read(file)
+    assert "the-token-itself" not in str(refused.value)
+    file.write_bytes(b"\xff\xfe")
+    with pytest.raises(BadSpec, match="no file of tokens"):
+        tokens.read(file)
+
+
+def test_a_file_that_is_not_there_or_cannot_be_made_is_said_with_the_way_out(tmp_path):
+    with pytest.raises(NotKept, match="no such file or directory; name another file"):
+        tokens.read(tmp_path / "none")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotKept, match="name another file"):
+        tokens.keep(tmp_path / "file" / "tokens", tokens.make(Scope.READ)[1])
+
+
+@pytest.mark.parametrize(
+    ("scope", "wanted", "status"),
+    [
+        (Scope.READ, Scope.READ, None),
+        (Scope.WRITE, Scope.READ, None),
+        (Scope.WRITE, Scope.WRITE, None),
+        (Scope.READ, Scope.WRITE, 403),
+    ],
+)
+def test_who_may_write_may_read_but_not_the_reverse(scope, wanted, status):
+    secret, made = tokens.make(scope)
+    guard = Guard([tokens.make(Scope.WRITE)[1], made, tokens.make(Scope.READ)[1]])
+    refused = guard.refuses(wanted, **bearing(secret))
+    assert (refused.status if refused else None) == status
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    [None, "", "Bearer", "Bearer ", "Bearer x", "Basic am93OnRva2Vu", "Bearer ü", "Bearer " + "x" * 10_000],
+)
+def test_without_a_token_that_is_known_nothing_is_served_even_here(authorization):
+    guard = Guard([tokens.make(Scope.WRITE)[1]])
+    refused = guard.refuses(Scope.READ, authorization=authorization, **HERE)
+    assert refused is not None
+    assert refused.status == 401
+
+
+def test_a_hash_is_no_token():
+    _, made = tokens.make(Scope.WRITE)
+    assert Guard([made]).refuses(Scope.READ, **bearing(made.hash)).status == 401
+
+
+def test_a_file_without_tokens_lets_nobody_in():
+    assert Guard([]).refuses(Scope.READ, authorization="Bearer x", **HERE).status == 401
+
+
+@pytest.mark.parametrize(
+    ("peer", "host", "served"),
+    [
+        ("127.0.0.1", "127.0.0.1:8745", True),
+        ("127.0.0.1", "localhost", True),
+        ("::1", "[::1]:8745", True),
+        ("::ffff:127.0.0.1", "LOCALHOST:1", True),
+        ("10.0.0.7", "127.0.0.1:8745", False),
+        ("127.0.0.1", "rebound.example:8745", False),
+        ("127.0.0.1", None, False),
+        (None, "localhost", False),
+    ],
+)
+def test_without_tokens_only_this_machine_is_served_under_its_own_name(peer, host, served):
+    refused = Guard(None).refuses(Scope.READ, authorization=None, peer=peer, host=host)
+    assert (refused is None) is served
+    assert served or refused.status == 403
+    assert Guard(None, open_to_all=True).refuses(Scope.WRITE, authorization=None, peer=peer, host=host) is None
