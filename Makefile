@@ -45,6 +45,9 @@ system:
 	@command -v systemd-analyze >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
 	  && apt-get -qq update && apt-get -qq install -y --no-install-recommends systemd >/dev/null; } \
 	  || { [ "$$CI" = true ] && exit 1; echo "systemd-analyze could not be installed: its tests will be skipped" >&2; }
+	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+	  && apt-get -qq update && apt-get -qq install -y --no-install-recommends postgresql >/dev/null; } \
+	  || { [ "$$CI" = true ] && exit 1; echo "postgresql could not be installed: its tests will be skipped" >&2; }
 
 format: $(VENV)/dev.done  ## let ruff format and sort
 	$(BIN)/ruff check --fix .

@@ -12,7 +12,7 @@ the law's. At ``--speed 5`` a step of the processor is shorter than one of the v
 
 import argparse
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pydoc_data.topics import topics
 
 import torch
@@ -60,16 +60,27 @@ def main() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.set_num_threads(1)  # a step this small is no faster on more
     torch.manual_seed(int.from_bytes(os.urandom(4), "little") if chosen.seed is None else chosen.seed)
-    train, validation, letters = read(chosen.length, chosen.texts)
-    train, validation = train.to(device), validation.to(device)
+    learnt_from, validation, letters = read(chosen.length, chosen.texts)
+    learnt_from, validation = learnt_from.to(device), validation.to(device)
     model = Model(letters, chosen.width, chosen.depth, chosen.length).to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=chosen.lr)
-    on_virtual_gpu, wait = coupled(device)
 
     joulewise.metric(epoch=0)
-    for epoch in range(1, chosen.epochs + 1):
-        for batch in torch.randperm(len(train), device=device).split(chosen.batch_size):
-            loss = model.loss(train[batch])
+    for epoch, val_loss in train(model, learnt_from, validation, chosen.batch_size, chosen.lr, chosen.epochs):
+        print(f"epoch {epoch} val_loss={val_loss:.4f}", flush=True)
+        joulewise.metric(epoch=epoch, val_loss=val_loss)
+        if joulewise.should_stop() or (chosen.target is not None and val_loss <= chosen.target):
+            break
+
+
+def train(
+    model: Model, texts: torch.Tensor, validation: torch.Tensor, batch_size: int, lr: float, epochs: int
+) -> Iterator[tuple[int, float]]:
+    """Epochs done and the validation loss then, after each; who has seen enough asks for no more."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
+    on_virtual_gpu, wait = coupled(texts.device.type)
+    for epoch in range(1, epochs + 1):
+        for batch in torch.randperm(len(texts), device=texts.device).split(batch_size):
+            loss = model.loss(texts[batch])
             optimizer.zero_grad()
             loss.backward()
             on_virtual_gpu(len(batch), 1.0)
@@ -78,10 +89,7 @@ def main() -> None:
             val_loss = model.loss(validation).item()
         on_virtual_gpu(len(validation), 1 / 3)  # forwards only
         wait()
-        print(f"epoch {epoch} val_loss={val_loss:.4f}", flush=True)
-        joulewise.metric(epoch=epoch, val_loss=val_loss)
-        if joulewise.should_stop() or (chosen.target is not None and val_loss <= chosen.target):
-            break
+        yield epoch, val_loss
 
 
 def read(length: int, texts: int) -> tuple[torch.Tensor, torch.Tensor, int]:

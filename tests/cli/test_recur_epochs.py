@@ -135,3 +135,16 @@ def test_before_the_first_epoch_nothing_is_known(training):
     assert training.epochs.profile() == ()
     training.tell(0)
     assert training.epochs.profile() == ()
+
+
+@pytest.mark.parametrize("steps", [1, 7, 40, 50, 51])
+def test_epochs_of_any_number_of_steps_have_a_price(training, steps):
+    """Zeus, D6: with few steps an epoch is over before it is measured, for ever."""
+    true_j = 0.0
+    for epoch in range(4):
+        training.tell(epoch)
+        true_j += training.busy(0.25 * steps)
+    training.tell(4)
+    (cost,) = training.epochs.profile()
+    assert cost.duration_s == pytest.approx(0.25 * steps, rel=0.03)
+    assert cost.energy_j == pytest.approx(true_j / 4, abs=0.08 * true_j / 4 + 4.0 * cost.error_j)

@@ -1,5 +1,7 @@
 """One recurring job on a journal: handed out once, counted once, whoever else is at it and whoever dies."""
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -314,13 +316,34 @@ def test_ten_thousand_runs_do_not_make_an_ask_slow(store, wall, capsys):
     _write_runs(store, 10_000)
     spent_s = {"replay from nothing": _cpu_s(lambda: Desk(journal, wall=wall).knows(0))}
     desk.knows(10_000)  # catches up, and leaves a snapshot
-    cold = Desk.of(store, "nightly", wall=wall)
-    spent_s["from a snapshot, with the ask"] = _cpu_s(lambda: ask(cold, "first"))
-    asks = sorted(_cpu_s(lambda n=n: ask(cold, f"r{n}")) for n in range(20))
-    spent_s["an ask"] = asks[10]
+    spent_s["an ask"] = sorted(_cpu_s(lambda n=n: ask(desk, f"r{n}")) for n in range(20))[10]
+    # The least of some: a new process may be charged for what others did to the caches.
+    spent_s["the first ask of a new process"] = min(_new_process_s(store, number) for number in range(3))
     with capsys.disabled():
         print("", *(f"{what}: {value * 1e3:.1f} ms" for what, value in spent_s.items()), sep="\n  ")
     assert spent_s["an ask"] < 0.050
+    assert spent_s["the first ask of a new process"] < 0.050
+    assert [each.recurrence for each in written(journal, Asked)[-3:]] == ["new0", "new1", "new2"]
+
+
+_ASK = """
+import sys, time
+from pathlib import Path
+from joulewise.core.series import Platform
+from joulewise.store import Database, SqliteStore
+from joulewise.tune.desk import Desk
+
+began_s = time.process_time()
+desk = Desk.of(SqliteStore(Database(Path(sys.argv[1]))), "nightly")
+desk.ask(sys.argv[2], Platform("NVIDIA H200", 1, 700.0))
+print(time.process_time() - began_s)
+"""
+
+
+def _new_process_s(store: SqliteStore, number: int) -> float:
+    """Processor time of an ask from opening the store on."""
+    command = [sys.executable, "-c", _ASK, str(store.database.path), f"new{number}"]
+    return float(subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout)
 
 
 def _cpu_s(what) -> float:

@@ -1,9 +1,9 @@
 """The tuner of a recurring job: learns the best batch size while the job runs, from run to run (Zeus, and faster).
 
 A deterministic fold of events: Registered, Asked, Progressed, Told and Expired go in, and what is to be done next comes
-out, as events that the caller appends and folds in turn. It reads no clock, and its coins are the trial's own, so that any number of
-processes that read one journal decide alike, and a crash costs nothing. Trials may be told in any order, late, twice or
-never: what is known counts once, and what is not heard of for long enough is given up.
+out, as events that the caller appends and folds in turn. It reads no clock, and its coins are the trial's own, so that
+any number of processes that read one journal decide alike, and a crash costs nothing. Trials may be told in any order,
+late, twice or never: what is known counts once, and what is not heard of for long enough is given up.
 
 How it chooses is in ``series_choice``; what it believes in ``series_epochs`` and ``series_price``; what it shows people
 in ``series_views``. The setting of a run's clocks and power limit is the job tuner's business: here an epoch costs what
@@ -27,7 +27,7 @@ from joulewise.core.measurement import Outcome
 from joulewise.core.series import EpochCost, Platform, Purpose, Recurring
 from joulewise.core.units import format_percent
 from joulewise.tune import series_views
-from joulewise.tune.series_choice import Outlook, Weighed
+from joulewise.tune.series_choice import CHANCES, Outlook, Weighed
 from joulewise.tune.series_epochs import Epochs
 from joulewise.tune.series_price import Costs, Price
 from joulewise.tune.series_trials import TrialRecord, Trials
@@ -40,6 +40,8 @@ CRASHED = "crashed"
 _MOST_CRASHES = 2
 _FINISH_TRIES = 2
 """After so many vain runs that should have finished a recurrence the default has its turn."""
+_LATE = 8.0
+"""A run that is late by a tenth counts as if it cost twice as much: one that is in time is worth looking for."""
 _NO_WORTH = Weighed(0.0, 0)
 
 
@@ -147,14 +149,15 @@ class SeriesTuner:
         if outlook is None or asked.purpose is Purpose.DEFAULT:
             return job.max_epochs
         if asked.purpose is not Purpose.EXPLORE or place == outlook.safe:
-            return outlook.patience(place)
+            # Bad luck once is best begun anew; more than once, the job may have changed, and the recurrence must end.
+            return min(job.max_epochs, outlook.patience(place) << max(0, self._given_up(asked) - 1))
         log_epoch = None
         if profile:
             costs = self._platform(asked.platform)
             epoch = costs.cheapest(place, 1.0, math.inf, profile)
             assert epoch is not None
             log_epoch = math.log(max(costs.price.of(epoch, asked.platform), 1e-300))
-        return outlook.weigh(place, log_epoch).most_epochs
+        return outlook.stop(place, log_epoch)
 
     def progress(
         self, trial: int, *, now_s: float, epochs: int, profile: Sequence[EpochCost] = (), lease_s: float = 600.0
@@ -266,6 +269,8 @@ class SeriesTuner:
         if not profile or self.job is None:
             return
         asked = self._trials.of(trial).asked
+        if asked.batch_size not in self.job.batch_sizes:
+            return
         costs = self._costs.setdefault(asked.platform.key, self._platform(asked.platform))
         costs.learn(self.job.batch_sizes.index(asked.batch_size), profile)
 
@@ -287,7 +292,10 @@ class SeriesTuner:
                 self._epochs.stopped(place, told.epochs)
             case Outcome.OUT_OF_MEMORY:
                 costs = self._costs.setdefault(asked.platform.key, self._platform(asked.platform))
-                costs.too_large = place if costs.too_large is None else min(place, costs.too_large)
+                if any(known >= place for known in costs.known):  # as large a one has run here: it was something else
+                    self._crashes[place] = self._crashes.get(place, 0) + 1
+                else:
+                    costs.too_large = place if costs.too_large is None else min(place, costs.too_large)
             case _:
                 pass
 
@@ -316,18 +324,23 @@ class SeriesTuner:
             if (found := costs.cheapest(place, float(expected[place]), most_s)) is not None
         }
         late = [place for place in costs.known if place not in cheapest]
+        hurry = all(place in late for place in proven)
+        if hurry:  # nothing that works is in time: the quickest will have to do, until one that may be is found to be
+            quickest = {place: min(costs.profiles[place].values(), key=lambda each: each.duration_s) for place in late}
+            cheapest |= quickest
         price = costs.belief(cheapest, self._elsewhere(platform))
         known_var = np.where([place in cheapest for place in range(len(job.batch_sizes))], 0.0, np.diag(price.cov))
         log_cost = price.mean + np.log(expected)
-        for place in {*barred, *late}:
+        for place in barred if hurry else {*barred, *late}:
             log_cost[place] = math.inf
-        if all(math.isinf(log_cost[place]) for place in proven):  # nothing is in time: the quickest will have to do
-            for place in late:
-                log_cost[place] = price.mean[place] + math.log(expected[place])
+        if hurry:
+            for place, each in quickest.items():
+                log_cost[place] += _LATE * math.log(each.duration_s * float(expected[place]) / max(most_s, 1e-9))
         safe = min(proven, key=lambda place: float(log_cost[place]))
         base = (
             costs.price.of(untuned, platform) if untuned is not None else math.exp(float(price.mean[default]))
         ) * float(expected[default])
+        base = max(base, math.exp(float(log_cost[safe]))) if hurry else base
         under_way = belief
         for record in self._trials.open(without):
             size = record.asked.batch_size
@@ -358,6 +371,16 @@ class SeriesTuner:
         cheapest = {place: best.cheapest(place, 1.0, math.inf) for place in best.known}
         return best.belief({place: epoch for place, epoch in cheapest.items() if epoch is not None}, None).mean
 
+    def _given_up(self, asked: Asked) -> int:
+        """How many runs of this recurrence that should have arrived were stopped before this one."""
+        return sum(
+            record.asked.trial < asked.trial
+            and record.asked.purpose is not Purpose.EXPLORE
+            and record.told is not None
+            and record.told.outcome in (Outcome.STOPPED_EARLY, Outcome.FAILED)
+            for record in self._trials.of_recurrence(asked.recurrence)
+        )
+
     def _choose(self, recurrence: str, platform: Platform, gone: set[int]) -> tuple[int, Purpose, str]:
         """Place, purpose and reason of the next trial of a recurrence."""
         job, epochs = self._known()
@@ -384,28 +407,34 @@ class SeriesTuner:
         cut = [record for record in before if record.told is not None and record.told.outcome is Outcome.PREEMPTED]
         if cut and (place := job.batch_sizes.index(cut[-1].asked.batch_size)) not in barred:
             return place, cut[-1].asked.purpose, f"again: {cut[-1].asked.reason}"
-        best, worth = safe, _NO_WORTH
-        for place in range(len(job.batch_sizes)):
-            if place == safe or place in barred or math.isinf(outlook.log_cost[place]):
-                continue
-            weighed = outlook.weigh(place)
-            # What may be tried more often comes first: the other keeps.
-            if weighed.chance * weighed.net > worth.chance * worth.net:
-                best, worth = place, weighed
+        best, worth = self._worthiest(outlook, barred)
         if best != safe and _coin(job.name, len(self._trials)) >= worth.chance:
             best = safe
         if best == safe:
-            cost = math.exp(float(outlook.log_cost[safe])) / outlook.default_cost
-            return safe, Purpose.BEST, f"the best known: {format_percent(1.0 - cost)} below the default's cost"
+            less = 1.0 - math.exp(float(outlook.log_cost[safe])) / outlook.default_cost
+            how = f"{format_percent(abs(less))} {'below' if less > 0 else 'above'} the default's cost untuned"
+            return safe, Purpose.BEST, "the best known: " + ("at the default's cost" if abs(less) < 5e-3 else how)
         safe_cost = math.exp(float(outlook.log_cost[safe]))
+        gain, paid = format_percent(worth.saving / safe_cost), format_percent(max(worth.price, 0.0) / safe_cost)
         return (
             best,
             Purpose.EXPLORE,
-            (
-                f"may save {format_percent(worth.saving / safe_cost)} of a run from now on, and costs {format_percent(worth.price / safe_cost)} "
-                f"to find out; stopped after {worth.most_epochs} epochs"
-            ),
+            f"may save {gain} of a run from now on, costs {paid} to find out; stops after {worth.most_epochs} epochs",
         )
+
+    def _worthiest(self, outlook: Outlook, barred: set[int]) -> tuple[int, Weighed]:
+        """The size that is most worth a try now; the safe one where none is."""
+        for least in CHANCES:
+            best, worth = outlook.safe, _NO_WORTH
+            for place in range(len(outlook.log_cost)):
+                if place == outlook.safe or place in barred or math.isinf(outlook.log_cost[place]):
+                    continue
+                weighed = outlook.weigh(place, least_chance=least)
+                if weighed.net > worth.net:
+                    best, worth = place, weighed
+            if best != outlook.safe:
+                break
+        return best, worth
 
     def _first(self, default: int, barred: set[int], vain: list[int]) -> tuple[int, Purpose, str]:
         """While nothing is known to work: the default, and after it those nearest to it."""
@@ -418,7 +447,7 @@ class SeriesTuner:
         ]
         if not left:
             raise BadSpec(
-                f"no batch size of {job.name!r} can be run: each crashed twice or ran out of memory; see 'recur history'"
+                f"no batch size of {job.name!r} can be run: they crash or run out of memory; see 'recur history'"
             )
         place = min(left, key=lambda place: (epochs.runs(place), epochs.lost(place), abs(place - default)))
         return place, Purpose.DEFAULT, "no batch size has reached the target yet; this one has been tried least"

@@ -23,14 +23,17 @@ from joulewise.tune.series_epochs import steps
 
 _TO_COME = 20.0
 """Recurrences that a job has before it at least: who tunes a recurring job means to run it again."""
-_CAP = 1.5
+_CAP = 1.45
 """A recurrence may be expected to cost so many times what the default does, even if a trial fails."""
 _WORSE_SD = 1.28
 """How much dearer than believed an epoch may be for that to hold: nine in ten are cheaper."""
+_RUNS = (1, 3)
+"""How many runs a size is weighed by: where luck is large one run tells too little to be worth it, and three may be."""
 _OTHERS = 0.5
 """What a trial tells of other sizes counts half: they must be tried in their turn."""
-_LEAST_CHANCE = 0.2
-"""What may be tried more rarely than this is not tried."""
+CHANCES = (0.8, 0.4)
+"""What may be tried nearly always comes first; what may be tried more rarely only if nothing else is worth it, and what
+fewer than four coins in ten allow never."""
 _ARRIVES_SD = 3.0
 """A size that works is given so many standard deviations more epochs than it needs before it counts as lost."""
 _NODES: Array = np.linspace(-3.0, 3.0, 25)
@@ -76,7 +79,7 @@ class Outlook:
     recurrences: int
     max_epochs: int
 
-    def weigh(self, place: int, log_epoch: float | None = None) -> Weighed:
+    def weigh(self, place: int, log_epoch: float | None = None, least_chance: float = CHANCES[-1]) -> Weighed:
         """What trying this size is worth; ``log_epoch`` where it has just been seen what an epoch of it costs."""
         log_kappa = float(self.log_epoch[place]) if log_epoch is None else log_epoch
         kappa_var = 0.0 if log_epoch is not None else float(self.epoch_var[place])
@@ -84,42 +87,46 @@ class Outlook:
         mean, own = float(self.epochs.mean[place]), float(self.epochs.cov[place, place])
         whole_var = self.noise + math.exp(-2.0 * min(mean, 10.0)) / 12.0
         shared = float(self.epochs.cov[self.safe, place])
-        taught = max((own - shared) ** 2 / (own + whole_var), 1e-12)
-        spread = math.sqrt(taught + kappa_var)
-        above = (
-            float(self.log_cost[place]) + (log_kappa - float(self.log_epoch[place])) - float(self.log_cost[self.safe])
-        )
-        if not above / spread < _HOPELESS_SD:
+        above = float(self.log_cost[place] - self.log_epoch[place] - self.log_cost[self.safe]) + log_kappa
+        if not above < _HOPELESS_SD * math.sqrt(own + kappa_var):
             return Weighed(-math.inf, 0)
         stops = steps(self.max_epochs)
         log_stops = np.log(stops + 0.5)
-        # What a recurrence would cost less, node by node of what the trial may find.
-        saving = -np.expm1(np.minimum(above + spread * _NODES, 0.0)) * safe_cost
-        arrival = math.sqrt(max(own - taught, 0.0) + whole_var)
-        by_stop = normal_cdf((log_stops[:, None] - (mean + math.sqrt(taught) * _NODES)[None, :]) / arrival)
-        saving = saving + _OTHERS * self._others(place, above, taught, own + whole_var, safe_cost)
         lost = float(self.lost[place])
-        found = (1.0 - lost) * (by_stop @ (_WEIGHTS * saving))
         first = self.surcharge if self.epoch_var[place] > 0 else 0.0
         price = self._spent(mean, math.sqrt(own + whole_var), kappa, first, lost, stops, log_stops, safe_cost)
         worse = math.exp(_WORSE_SD * math.sqrt(kappa_var))
-        in_vain = kappa * worse * (stops + first) + safe_cost
+        unlucky = mean + _WORSE_SD * math.sqrt(own)
+        feared = self._spent(unlucky, math.sqrt(whole_var), kappa * worse, first, lost, stops, log_stops, safe_cost)
         room = max(_CAP * self.default_cost - safe_cost, 0.0)
-        chance = np.minimum(room / np.maximum(in_vain - safe_cost, 1e-300), 1.0)
-        # Waiting for the coin to fall is waiting for what would be found.
-        to_come = _TO_COME + self.recurrences + 1.0 - 1.0 / np.maximum(chance, 1e-9)
-        net = to_come * found - (price - safe_cost)
-        worth = np.where(chance >= _LEAST_CHANCE, net, -math.inf)
-        best = int(np.argmax(worth))
-        if math.isinf(worth[best]):
-            return Weighed(-math.inf, 0)
-        return Weighed(
-            float(net[best]),
-            int(stops[best]),
-            float(chance[best]),
-            float(found[best]),
-            float(price[best]) - safe_cost,
-        )
+        chance = np.minimum(room / np.maximum(feared - safe_cost, 1e-12 * safe_cost), 1.0)
+        best = Weighed(-math.inf, 0)
+        for runs in _RUNS:
+            taught = max((own - shared) ** 2 / (own + whole_var / runs), 1e-12)
+            spread = math.sqrt(taught + kappa_var)
+            # What a recurrence would cost less, node by node of what the runs may find.
+            saving = -np.expm1(np.minimum(above + spread * _NODES, 0.0)) * safe_cost
+            saving = saving + _OTHERS * self._others(place, above, taught, own + whole_var / runs, safe_cost)
+            arrival = math.sqrt(max(own - taught, 0.0) + whole_var)
+            by_stop = normal_cdf((log_stops[:, None] - (mean + math.sqrt(taught) * _NODES)[None, :]) / arrival)
+            found = (1.0 - lost) * (by_stop @ (_WEIGHTS * saving))
+            # Waiting for the coin to fall is waiting for what would be found.
+            to_come = _TO_COME + self.recurrences + 1.0 - runs / np.maximum(chance, 1e-9)
+            net = np.where(chance >= least_chance, to_come * found - runs * (price - safe_cost), -math.inf)
+            at = int(np.argmax(net))
+            if net[at] > best.net:
+                best = Weighed(
+                    float(net[at]), int(stops[at]), float(chance[at]), float(found[at]), float(price[at]) - safe_cost
+                )
+        return best
+
+    def stop(self, place: int, log_epoch: float | None = None) -> int:
+        """Where a trial of this size is to be stopped; as ``weigh``, in the order in which sizes are chosen."""
+        for least in CHANCES:
+            weighed = self.weigh(place, log_epoch, least)
+            if weighed.net > 0:
+                break
+        return weighed.most_epochs
 
     def _others(self, place: int, above: float, taught: float, whole: float, safe_cost: float) -> Array:
         """What a recurrence of the size that then looks best would cost less, beyond what one looks like now, node by

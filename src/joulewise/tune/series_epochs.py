@@ -23,18 +23,21 @@ from joulewise.model.curves import Array, Belief, Stop, above, doubt, epochs_fam
 
 _SLOPE_SD = 0.25
 """Of the logarithm of epochs an octave, on top of the law: below the knee they fall as fast as they rise above it."""
-_BUMP_SD, _REACH = 0.3, 2.0
-"""Bumps of 30 % that sizes within two octaves share."""
+_BUMP_SD, _REACH = 0.2, 2.0
+"""Bumps of 20 % that sizes within two octaves share."""
 _LUCK_SD, _LUCK_RUNS = 0.12, 3.0
 """Runs of one size differ by 12 % (Zeus's six workloads: 0 to 27 %), believed as firmly as three runs would show it."""
+_OWN_LUCK = 0.3
+"""Some sizes scatter more than the job's others: one run alone may be 30 % off whatever theirs do, ten 3 %."""
 _EDGE = 0.1
 """Chance an octave that nothing converges from there on."""
 _LATE_SD = 3.0
 """A run of a size that has succeeded that is later than this is no slow one: it will not arrive."""
 _FAILS, _FAILS_RUNS = 0.2, 2.0
-"""Runs of a size that works that fail all the same: one in ten, believed as two runs would show it."""
+"""Runs that fail although their size works: one in ten, believed as two runs would show it; then as the job's runs at
+large, and each size's own, show."""
 _DRIFT_SLACK, _DRIFT_ALARM, _DRIFT_CLIP = 0.5, 10.0, 3.0
-"""Two-sided CUSUM of standardised surprises: found after four runs three sigmas off, a false alarm in 10⁴ runs or so."""
+"""Two-sided CUSUM of standardised surprises: found after four runs three sigmas off, one false alarm in 10⁴ runs."""
 _DRIFT_DOUBT = {"level_sd": 0.5, "slope_sd": 0.15, "bump_sd": 0.3, "reach": _REACH}
 """What a drift may have changed: most of all how hard the target is at large."""
 _MOST_STOPS = 6
@@ -123,7 +126,8 @@ class Epochs:
             values = [float(self._logs[place] / self._runs[place]) for place in seen]
             noise = self.noise
             errors = [
-                (noise + math.exp(-2.0 * value) / 12.0) / float(self._runs[place])
+                (noise + _OWN_LUCK**2 / float(self._runs[place]) + math.exp(-2.0 * value) / 12.0)
+                / float(self._runs[place])
                 for place, value in zip(seen, values, strict=True)
             ]
             known = (
@@ -142,8 +146,9 @@ class Epochs:
     def lost(self, place: int) -> float:
         """How likely a run of this size never reaches the target, whatever its epochs are believed to be."""
         if self.successes[place]:
+            usual = (_FAILS + sum(self.failures)) / (_FAILS_RUNS + sum(self.failures) + sum(self.successes))
             tried = self.failures[place] + self.successes[place]
-            return (_FAILS + self.failures[place]) / (_FAILS_RUNS + tried)
+            return float((_FAILS_RUNS * usual + self.failures[place]) / (_FAILS_RUNS + tried))
         proven = self.proven
         if not proven:
             return _EDGE
@@ -154,7 +159,7 @@ class Epochs:
         way = list(range(high + 1, len(self.sizes))) if place > high else list(range(low - 1, -1, -1))
         before, alive, likelihood, weights = (high if place > high else low), 1.0, 1.0, []
         for step in way:  # the edge lies just before ``step``: what failed nearer by did so against its odds
-            hazard = 1.0 - (1.0 - _EDGE) ** abs(float(self.x[step] - self.x[before]))
+            hazard = 1.0 - math.pow(1.0 - _EDGE, abs(float(self.x[step] - self.x[before])))
             weights.append(alive * hazard * likelihood)
             alive *= 1.0 - hazard
             likelihood *= float(self._tails[step])
@@ -169,7 +174,7 @@ class Epochs:
         epochs: Array = (arriving @ whole + (1.0 - cdf[:, -1]) * self.max_epochs) / np.maximum(cdf[:, -1], 1e-4)
         for place in self.proven:
             if self.failures[place]:
-                epochs[place] *= 1.0 + self.failed_epochs[place] / self.reached_epochs[place]
+                epochs[place] *= 1.0 + self.failed_epochs[place] / max(self.reached_epochs[place], 1.0)
         return epochs
 
     def _pooled(self) -> tuple[float, float]:
@@ -180,7 +185,7 @@ class Epochs:
 
     def _edge_before(self, place: int) -> float:
         known = self.proven or [int(np.argmin(np.abs(self.x)))]
-        return 1.0 - (1.0 - _EDGE) ** min(abs(float(self.x[place] - self.x[each])) for each in known)
+        return 1.0 - math.pow(1.0 - _EDGE, min(abs(float(self.x[place] - self.x[each])) for each in known))
 
     def _watch(self, place: int, epochs: int) -> None:
         """Take notice of a run that was to be expected otherwise; forget what has changed."""
@@ -197,6 +202,9 @@ class Epochs:
         self._start = belief.wider(doubt(self.x, **_DRIFT_DOUBT))
         self._runs[:], self._logs[:], self._squares[:], self._tails[:] = 0.0, 0.0, 0.0, 1.0
         self._stops = [{} for _ in self.sizes]
+        # What came late or never was the drift's doing too.
+        self.failures = [0] * len(self.sizes)
+        self.failed_epochs, self.reached_epochs = [0.0] * len(self.sizes), [0.0] * len(self.sizes)
         self._up = self._down = 0.0
         self._belief = None
 

@@ -47,9 +47,10 @@ class Price:
                     self.max_slowdown = _number(objective.pop("max_slowdown", None))
                     self.deadline_s = _number(objective.pop("deadline_s", None))
                 case "money":
-                    self._money = Money(
-                        **{name: float(objective.pop(name, 0.0)) for name in ("gpu_hour_price", "kwh_price", "host_w")}
-                    )
+                    prices = [float(objective.pop(name, 0.0)) for name in ("gpu_hour_price", "kwh_price", "host_w")]
+                    self._money = Money(prices[0], prices[1], prices[2])
+                    if not self._money.gpu_hour_price + self._money.kwh_price > 0:
+                        raise ValueError("a price above 0 is missing: gpu_hour_price, kwh_price")
                 case _:
                     raise ValueError("it is zeus, energy or money")
             if objective:
@@ -66,6 +67,11 @@ class Price:
         if self.eta < 1.0 and not platform.max_power_w > 0:
             raise BadSpec(f"the highest power of {platform.key} is unknown; give max_power_w, or use eta 1")
         return Weighted(self.eta, platform.max_power_w or 1.0).cost(point, point)
+
+    def weighs(self, epoch: EpochCost) -> bool:
+        """Whether it has a price at all: 0 J is no reading, and where only joules count nothing is left."""
+        paid_by_time = self.eta < 1.0 or (self._money is not None and self._money.gpu_hour_price > 0)
+        return epoch.energy_j > 0 or paid_by_time
 
     def most_s(self, default_s: float) -> float:
         """How long a run may take, where it takes ``default_s`` untuned."""
@@ -104,6 +110,8 @@ class Costs:
         """What epochs of this size cost."""
         kept = self.profiles[place]
         for epoch in profile:
+            if not self.price.weighs(epoch):
+                continue
             before = kept.get(epoch.setting)
             kept[epoch.setting] = epoch if before is None else _between(before, epoch)
 
@@ -129,8 +137,10 @@ class Costs:
     def belief(self, cheapest: Mapping[int, EpochCost], elsewhere: Array | None) -> Belief:
         """Of the logarithm of an epoch's cost at each size, from the sizes that were measured, and their shape on
         another platform where there is one. Without any measured size only ratios mean something."""
-        family = Family(elsewhere[None, :], self._like) if elsewhere is not None else self._family
         places = sorted(cheapest)
+        family = self._family
+        if elsewhere is not None:  # its shape alone: what it costs at large there says nothing here
+            family = Family((elsewhere - elsewhere[places or [self._default]].mean())[None, :], self._like)
         if not places:
             return family.given([self._default], [0.0], [1e-6])
         values = [math.log(self.price.of(cheapest[place], self.platform)) for place in places]

@@ -7,14 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from joulewise.core.errors import BadSpec
+from joulewise.core.event import Told
 from joulewise.core.frontier import Frontier, Point
 from joulewise.core.knob import Setting
 from joulewise.core.measurement import Outcome
-from joulewise.core.series import EpochCost, Platform, Purpose, Recurring
+from joulewise.core.series import EpochCost, Purpose, Recurring
+from joulewise.model.curves import Array
 from joulewise.tune.series_choice import Outlook
 from joulewise.tune.series_epochs import Epochs
 from joulewise.tune.series_price import Costs
-from joulewise.tune.series_trials import TrialRecord, Trials
+from joulewise.tune.series_trials import Trials
 
 _INTERVAL_SD = 1.96
 
@@ -35,7 +37,7 @@ class SizeBelief:
     epoch: EpochCost | None
     """What an epoch costs at the best setting; None where it was not measured here."""
     cost: float | None
-    """Of a run, in the job's currency; None while nothing is known to work anywhere."""
+    """Of a run, in the job's currency; None while nothing is known to work anywhere, or nothing was measured here."""
     cost_low: float | None
     cost_high: float | None
     says: str
@@ -58,7 +60,8 @@ class SeriesSummary:
     best_energy_j: float | None
     best_duration_s: float | None
     learning_cost: float | None
-    """What recurrences cost more than the best size would have, in runs of the best size."""
+    """What recurrences cost more than the best size would have, in runs of the best size; those that ran the best known
+    are no learning, whatever their luck."""
     saved: float | None
     """Of the cost, against running the default every time: 0.3 is 30 % less; None while the default was not seen."""
     saved_error: float | None
@@ -75,9 +78,9 @@ def beliefs(
     for place, size in enumerate(job.batch_sizes):
         sd = belief.sd(place)
         mean = float(expected[place])
-        epoch = costs.cheapest(place, mean, math.inf)
+        epoch = _in_time(job, costs, expected, place)
         cost = low = high = None
-        if outlook is not None:
+        if outlook is not None and costs.known:  # without any size that was measured here only ratios mean something
             log_kappa, kappa_sd = float(outlook.log_epoch[place]), math.sqrt(float(outlook.epoch_var[place]))
             spread = math.exp(_INTERVAL_SD * math.hypot(sd, kappa_sd))
             cost = mean * math.exp(log_kappa)
@@ -115,7 +118,8 @@ def _state(
     if place == outlook.safe:
         return "best", "the best of what is known to work"
     if epochs.successes[place]:
-        return "works", "reached the target, at a higher cost"
+        late = math.isinf(outlook.log_cost[place])
+        return "works", "reached the target, but too late" if late else "reached the target, at a higher cost"
     weighed = outlook.weigh(place)
     if math.isinf(weighed.net):
         return "hopeless", "cannot be expected to win"
@@ -123,58 +127,78 @@ def _state(
 
 
 def summary(job: Recurring, epochs: Epochs, costs: Costs, outlook: Outlook | None, trials: Trials) -> SeriesSummary:
-    """Of one platform."""
-    platform = costs.platform
-    mine = [record for record in trials.records() if record.asked.platform.key == platform.key]
-    told = [record for record in mine if record.told is not None]
-    energy_j = sum(record.told.energy_j for record in told if record.told is not None)
-    duration_s = sum(record.told.duration_s for record in told if record.told is not None)
-    default = job.batch_sizes.index(job.default)
+    """Of one platform.
+
+    Told runs count with all they took, also what came before their first epoch. A recurrence that is not done yet, or
+    never will be, counts with what exploring has cost it, and with nothing on the other side.
+    """
+    mine = [record for record in trials.records() if record.asked.platform.key == costs.platform.key]
+    told = [(record.asked, record.told) for record in mine if record.told is not None]
+    done = {asked.recurrence for asked, end in told if end.outcome is Outcome.REACHED}
+    explored = {asked.recurrence for asked, _ in told if asked.purpose is not Purpose.BEST} & done
     expected = epochs.expected(epochs.belief(), epochs.noise)
-    untuned = costs.untuned(default) if epochs.successes[default] else None
-    best = costs.cheapest(outlook.safe, float(expected[outlook.safe]), math.inf) if outlook is not None else None
-    saved = saved_error = learning = None
-    done = {record.asked.recurrence for record in told if record.told and record.told.outcome is Outcome.REACHED}
-    spent = sum(_cost(record, costs, platform) for record in told if record.asked.recurrence in done)
-    if done and untuned is not None:
-        whole = costs.price.of(untuned, platform) * float(expected[default]) * len(done)
-        saved = 1.0 - spent / whole
-        saved_error = (spent / whole) * epochs.belief().sd(default)
-    if done and best is not None and outlook is not None:
-        optimal = costs.price.of(best, platform) * float(expected[outlook.safe])
-        explored = {r.asked.recurrence for r in told if r.asked.purpose is not Purpose.BEST} & done
-        paid = sum(_cost(record, costs, platform) for record in told if record.asked.recurrence in explored)
-        learning = (paid - optimal * len(explored)) / optimal
+    default = job.batch_sizes.index(job.default)
+    default_run = best_run = learning = saved = saved_error = None
+    if epochs.successes[default] and (untuned := costs.untuned(default)) is not None:
+        default_run = _times(untuned, float(expected[default]))
+        spent = sum(
+            _cost(end, costs) for asked, end in told if asked.recurrence in done or asked.purpose is Purpose.EXPLORE
+        )
+        if done:
+            ratio = spent / (len(done) * costs.price.of(default_run, costs.platform))
+            known = math.hypot(epochs.belief().sd(default), _relative_error(untuned))
+            saved, saved_error = 1.0 - ratio, ratio * known
+    if outlook is not None and (best := _in_time(job, costs, expected, outlook.safe)) is not None:
+        best_run = _times(best, float(expected[outlook.safe]))
+        optimal = costs.price.of(best_run, costs.platform)
+        paid = sum(
+            _cost(end, costs) for asked, end in told if asked.recurrence in explored or asked.purpose is Purpose.EXPLORE
+        )
+        learning = paid / optimal - len(explored) if done else None
     return SeriesSummary(
         recurrences=len({record.asked.recurrence for record in mine}),
         trials=len(mine),
         best=job.batch_sizes[outlook.safe] if outlook is not None else None,
-        energy_j=energy_j,
-        duration_s=duration_s,
-        default_energy_j=untuned.energy_j * float(expected[default]) if untuned is not None else None,
-        default_duration_s=untuned.duration_s * float(expected[default]) if untuned is not None else None,
-        best_energy_j=best.energy_j * float(expected[outlook.safe])
-        if best is not None and outlook is not None
-        else None,
-        best_duration_s=best.duration_s * float(expected[outlook.safe])
-        if best is not None and outlook is not None
-        else None,
+        energy_j=sum(end.energy_j for _, end in told),
+        duration_s=sum(end.duration_s for _, end in told),
+        default_energy_j=default_run.energy_j if default_run is not None else None,
+        default_duration_s=default_run.duration_s if default_run is not None else None,
+        best_energy_j=best_run.energy_j if best_run is not None else None,
+        best_duration_s=best_run.duration_s if best_run is not None else None,
         learning_cost=learning,
         saved=saved,
         saved_error=saved_error,
     )
 
 
-def _cost(record: TrialRecord, costs: Costs, platform: Platform) -> float:
-    told = record.told
-    if told is None or told.duration_s <= 0:
+def _in_time(job: Recurring, costs: Costs, expected: Array, place: int) -> EpochCost | None:
+    """The cheapest epoch with which a run of this size ends in time, or at all; None where none was measured here."""
+    default = job.batch_sizes.index(job.default)
+    untuned = costs.untuned(default)
+    most_s = costs.price.most_s(untuned.duration_s * float(expected[default]) if untuned is not None else math.inf)
+    mean = float(expected[place])
+    return costs.cheapest(place, mean, most_s) or costs.cheapest(place, mean, math.inf)
+
+
+def _times(epoch: EpochCost, epochs: float) -> EpochCost:
+    return EpochCost(epoch.duration_s * epochs, epoch.energy_j * epochs, epoch.setting)
+
+
+def _cost(told: Told, costs: Costs) -> float:
+    if told.duration_s <= 0:
         return 0.0
-    return costs.price.of(EpochCost(told.duration_s, max(told.energy_j, 0.0)), platform)
+    return costs.price.of(EpochCost(told.duration_s, max(told.energy_j, 0.0)), costs.platform)
+
+
+def _relative_error(epoch: EpochCost) -> float:
+    energy = epoch.error_j / epoch.energy_j if epoch.energy_j > 0 else 0.0
+    return max(energy, epoch.error_s / epoch.duration_s)
 
 
 def frontier(job: Recurring, epochs: Epochs, costs: Costs) -> Frontier[tuple[int, Setting]]:
     """Whole runs of the sizes that work, at every setting that was measured. BadSpec where there is none."""
     belief, expected = epochs.belief(), epochs.expected(epochs.belief(), epochs.noise)
+    fits = costs.too_large if costs.too_large is not None else len(job.batch_sizes)
     points = [
         Point(
             epoch.duration_s * float(expected[place]),
@@ -184,6 +208,7 @@ def frontier(job: Recurring, epochs: Epochs, costs: Costs) -> Frontier[tuple[int
             epoch.energy_j * float(expected[place]) * belief.sd(place),
         )
         for place in epochs.proven
+        if place < fits
         for epoch in costs.profiles[place].values()
     ]
     if not points:
