@@ -201,7 +201,7 @@ def test_the_default_comes_first_and_the_best_is_found_and_kept():
         series.recur(level)
     assert series.sizes()[0] == 32
     assert best(series) == 256
-    assert set(series.sizes()[-10:]) == {256}
+    assert series.sizes()[-10:].count(256) >= 8  # now and then it is made sure that nothing else is better
 
 
 def test_a_size_that_is_best_in_the_middle_is_found_from_either_side():

@@ -54,6 +54,7 @@ def outlook(
         log_cost,
         log_epoch,
         np.where(np.arange(COUNT) == SAFE, 0.0, epoch_sd**2),
+        epoch_sd**2 * np.eye(COUNT),
         SAFE,
         math.exp(float(log_cost[SAFE])),
         0.05,

@@ -60,7 +60,7 @@ def test_what_was_saved_is_against_the_default_run_every_time():
     said = series.tuner.summary(V100)
     assert said.saved == pytest.approx(1.0 - 27_000.0 / (4 * said.default_energy_j))
     assert said.saved == pytest.approx(1.0 - 27_000.0 / 40_000.0, abs=1.5 * said.saved_error)
-    assert 0.0 < said.saved_error < 0.15
+    assert 0.0 < said.saved_error < 0.25
 
 
 def test_learning_costs_what_recurrences_that_did_not_run_the_best_known_cost_beyond_it():
@@ -100,11 +100,12 @@ def test_in_the_end_nothing_more_is_paid_for_learning_and_the_saving_is_that_of_
         series.recur(level)
     said = series.tuner.summary(V100)
     true = {size: 10.0 * epoch(size).energy_j for size in SIZES}
-    asked = [record.asked for record in series.tuner.history()]
-    paid = sum(true[each.batch_size] for each in asked if each.purpose is not Purpose.BEST)
-    learnt = sum(each.purpose is not Purpose.BEST for each in asked)
-    assert said.learning_cost == pytest.approx(paid / true[256] - learnt, abs=0.3)
-    assert said.saved == pytest.approx(1.0 - sum(true[each.batch_size] for each in asked) / (60 * true[32]), abs=0.03)
+    history = series.tuner.history()
+    learnt = {record.asked.recurrence for record in history if record.asked.purpose is not Purpose.BEST}
+    paid = sum(record.told.energy_j for record in history if record.asked.recurrence in learnt)
+    spent = sum(record.told.energy_j for record in history)
+    assert said.learning_cost == pytest.approx(paid / true[256] - len(learnt), abs=0.3)
+    assert said.saved == pytest.approx(1.0 - spent / (60 * true[32]), abs=0.1)
     assert said.best_energy_j == pytest.approx(true[256], rel=0.02)
 
 

@@ -355,6 +355,7 @@ class SeriesTuner:
             log_cost,
             price.mean,
             np.maximum(known_var, 0.0),
+            price.cov,
             safe,
             base,
             costs.surcharge(),

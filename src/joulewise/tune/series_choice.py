@@ -23,7 +23,7 @@ from joulewise.tune.series_epochs import steps
 
 _TO_COME = 20.0
 """Recurrences that a job has before it at least: who tunes a recurring job means to run it again."""
-_CAP = 1.45
+_CAP = 1.4
 """A recurrence may be expected to cost so many times what the default does, even if a trial fails."""
 _WORSE_SD = 1.28
 """How much dearer than believed an epoch may be for that to hold: nine in ten are cheaper."""
@@ -72,6 +72,8 @@ class Outlook:
     log_epoch: Array
     epoch_var: Array
     """What an epoch costs: logarithm and its variance, 0 where it was measured."""
+    epoch_cov: Array
+    """How what an epoch costs at one size tells of another."""
     safe: int
     default_cost: float
     surcharge: float
@@ -133,6 +135,9 @@ class Outlook:
         node of what a trial of ``place`` may find: neighbours tell of each other."""
         gap = self.log_cost - float(self.log_cost[self.safe])
         moved = (self.epochs.cov[:, place] - self.epochs.cov[self.safe, place]) / math.sqrt(whole)
+        if self.epoch_var[place] > 0:  # what an epoch costs there will be known, too
+            dearer = self.epoch_cov[:, place] / math.sqrt(float(self.epoch_cov[place, place]))
+            moved = np.copysign(np.hypot(moved, dearer), moved + dearer)
         keep = np.isfinite(gap)
         keep[place] = False
         if not keep.any():

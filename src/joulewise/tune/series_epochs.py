@@ -36,8 +36,8 @@ _LATE_SD = 3.0
 _FAILS, _FAILS_RUNS = 0.2, 2.0
 """Runs that fail although their size works: one in ten, believed as two runs would show it; then as the job's runs at
 large, and each size's own, show."""
-_DRIFT_SLACK, _DRIFT_ALARM, _DRIFT_CLIP = 0.5, 10.0, 3.0
-"""Two-sided CUSUM of standardised surprises: found after four runs three sigmas off, one false alarm in 10⁴ runs."""
+_DRIFT_SLACK, _DRIFT_ALARM, _DRIFT_CLIP = 0.5, 12.0, 3.0
+"""Two-sided CUSUM of standardised surprises: found after five runs three sigmas off, one false alarm in 10⁵ runs."""
 _DRIFT_DOUBT = {"level_sd": 0.5, "slope_sd": 0.15, "bump_sd": 0.3, "reach": _REACH}
 """What a drift may have changed: most of all how hard the target is at large."""
 _MOST_STOPS = 6
