@@ -103,11 +103,12 @@ class Epochs:
         else:
             tail = 0.5 * math.erfc((late - belief.mean[place]) / spread / math.sqrt(2.0))
             self._tails[place] *= max(tail, 1e-6)
-        stops = self._stops[place]
-        stops[epochs] = stops.get(epochs, 0) + 1
-        for least in sorted(stops)[:-_MOST_STOPS]:
-            del stops[least]
+        before = self._stops[place]
+        stops = {**before, epochs: before.get(epochs, 0) + 1}
+        self._stops[place] = {kept: stops[kept] for kept in sorted(stops)[-_MOST_STOPS:]}
         self._belief = None
+        if self.belief().mean[place] < belief.mean[place]:  # others ran further, and have said what it says
+            self._stops[place], self._belief = before, belief
 
     @property
     def noise(self) -> float:
