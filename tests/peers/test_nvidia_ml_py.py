@@ -97,10 +97,13 @@ def test_half_the_clock_gives_the_laws_step_time(node: RunningNode, nvml: Nvml) 
 def test_200_w_gives_the_laws_power(node: RunningNode, nvml: Nvml) -> None:
     with working(node):
         nvml("limit=200", "for=2.0")  # so that the driver's 1 s average has forgotten the time before
-        shown = nvml("for=2.5")
-        with node.client() as client:
-            temperature_c = client.truth().temperature_c
-    law = operate(H200.chip, STEP, limit_w=200.0, temperature_c=temperature_c)
+        for _ in range(4):  # a busy machine may keep the work, and so the GPU, waiting for a while
+            shown = nvml("for=2.5")
+            with node.client() as client:
+                temperature_c = client.truth().temperature_c
+            law = operate(H200.chip, STEP, limit_w=200.0, temperature_c=temperature_c)
+            if shown["counted_w"] > 0.98 * law.average_power_w and shown["shown_w"] > 0.98 * law.average_power_w:
+                break
 
     assert shown["limit_w"] == 200.0
     assert law.average_power_w < 0.6 * operate(H200.chip, STEP).average_power_w
