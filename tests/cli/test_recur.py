@@ -204,7 +204,7 @@ def test_a_metric_that_is_never_a_number_has_failed_and_one_that_is_later_has_no
     again = recur.run("once-nan")
     assert again.returncode == 0, again.stderr
     assert recur.history()[-1]["outcome"] == "reached"
-    assert "val_acc was no number 1 times" in recur.history()[-1]["notes"]
+    assert "val_acc was no number 1 of 5 times" in recur.history()[-1]["notes"]
 
 
 def test_out_of_memory_is_followed_by_a_smaller_size(recur):

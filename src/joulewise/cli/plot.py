@@ -31,10 +31,10 @@ STYLE: Any = {
 """Of all our pictures."""
 
 
-def check(path: Path) -> None:
-    """Raise BadSpec or MissingPart when ``path`` could not be drawn later."""
+def check(path: Path, flag: str = "--plot") -> None:
+    """Raise BadSpec or MissingPart when ``path``, which ``flag`` names, could not be drawn later."""
     if path.suffix.lstrip(".").lower() not in FORMATS:
-        raise BadSpec(f"--plot {path}: the name must end in {', '.join('.' + name for name in FORMATS)}")
+        raise BadSpec(f"{flag} {path}: the name must end in {', '.join('.' + name for name in FORMATS)}")
     try:
         logging.getLogger("matplotlib").setLevel(logging.ERROR)  # where it caches is no news to our user
         import matplotlib.figure  # noqa: F401

@@ -32,12 +32,6 @@ app = typer.Typer(
     "-- python train.py --batch-size {batch_size}\n\n"
     "  joulewise recur status nightly",
 )
-app.command("status")(recur_look.status)
-app.command("history")(recur_look.history)
-app.command("frontier")(recur_look.frontier)
-app.command("plot")(recur_look.plot)
-app.command("list")(recur_look.jobs)
-
 _AIM, _COMMAND = "What for", "The command"
 
 
@@ -78,7 +72,9 @@ def run(
     ] = None,
     lr_rule: Annotated[
         str | None,
-        typer.Option(metavar="sqrt|linear|none", help="How it follows the batch size.", rich_help_panel=_COMMAND),
+        typer.Option(
+            metavar="RULE", help="sqrt for Adam and its kind, linear for SGD, none.", rich_help_panel=_COMMAND
+        ),
     ] = None,
     metric_pattern: Annotated[
         list[str] | None,
@@ -123,7 +119,8 @@ def run(
         --target 'val_acc>=0.84' --max-epochs 10 --lr 0.001
         -- python train.py --batch-size {batch_size} --lr {learning_rate}
       joulewise recur run … --metric-pattern
-        'epoch (?P<epoch>\\d+) .*val_acc=(?P<val_acc>[0-9.]+)' -- ./train.sh {batch_size}
+        'epoch (?P<epoch>\\d+) .*val_acc=(?P<val_acc>[0-9.]+)'
+        -- ./train.sh {batch_size}
 
     Exit code: 0 if the target was reached; 1 if not, or if nothing can be
     measured or kept; 2 if a flag is wrong or the target is no metric's; the
@@ -178,3 +175,10 @@ def run(
             done = recur_loop.recurred(name, command, rate, terms, desk, platform, lambda line: say(ctx, line))
         recur_words.tell(done, known, desk, platform, file, quiet=talk(ctx).quiet, virtual=found.virtual)
     raise typer.Exit(done.exit_code)
+
+
+app.command("status")(recur_look.status)
+app.command("history")(recur_look.history)
+app.command("frontier")(recur_look.frontier)
+app.command("plot")(recur_look.plot)
+app.command("list")(recur_look.jobs)

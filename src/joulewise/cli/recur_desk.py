@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -36,37 +36,36 @@ def opened_desk(
     job: str, database: str | None = None, server: str | None = None, token_file: Path | None = None
 ) -> Iterator[SeriesDesk]:
     """The desk of a job. BadSpec for flags that make no sense; nothing is read yet."""
+    _refuse_unfit(database, server, token_file)
     if server is not None:
-        if database is not None:
-            raise BadSpec("--server and --database both say where the job is kept; say one of them")
         from joulewise.serve.client import Client
 
         yield Client(server, job, token=_token(token_file))
         return
-    if token_file is not None:
-        raise BadSpec("--token-file is for a server; name it with --server")
     from joulewise.store import open_store
 
-    store = open_store(database)
-    try:
+    with closing(open_store(database)) as store:
         yield Steady(Desk.of(store, job))
-    finally:
-        store.close()
 
 
-def names(database: str | None, server: str | None, token_file: Path | None) -> list[str]:
-    """The jobs that are kept there."""
+def names(database: str | None = None, server: str | None = None, token_file: Path | None = None) -> list[str]:
+    """The jobs that are kept there. BadSpec as ``opened_desk``, NotKept where they cannot be read."""
+    _refuse_unfit(database, server, token_file)
     if server is not None:
         from joulewise.serve.client import jobs
 
         return jobs(server, token=_token(token_file))
     from joulewise.store import open_store
 
-    store = open_store(database)
-    try:
+    with closing(open_store(database)) as store:
         return [stream.removeprefix(PREFIX) for stream in store.streams(PREFIX)]
-    finally:
-        store.close()
+
+
+def _refuse_unfit(database: str | None, server: str | None, token_file: Path | None) -> None:
+    if server is not None and database is not None:
+        raise BadSpec("--server and --database both say where the job is kept; say one of them")
+    if server is None and token_file is not None:
+        raise BadSpec("--token-file is for a server; name it with --server")
 
 
 def _token(file: Path | None) -> str | None:

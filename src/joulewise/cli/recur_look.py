@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from joulewise.cli import say
 from joulewise.cli.recur_desk import DatabaseFlag, ServerFlag, TokenFlag, names, opened_desk
 from joulewise.core.errors import BadSpec
 from joulewise.core.series import Platform, Recurring
@@ -39,16 +40,16 @@ def status(
     joulewise recur status nightly
     joulewise recur status nightly --on A100 --json
     """
-    with _known(job, database, server, token_file) as (desk, trials):
+    with _known(job, database, server, token_file) as (registered, desk, trials):
         from joulewise.cli import recur_views
 
         platform = _platform(trials, on)
-        summary, beliefs, registered = desk.summary(platform), desk.beliefs(platform), _registered(desk, job)
+        summary, beliefs = desk.summary(platform), desk.beliefs(platform)
     if as_json:
         known = {"job": registered, "platform": platform, "summary": summary, "beliefs": beliefs}
         print(recur_views.dumped({name: recur_views.plain(value) for name, value in known.items()}))
         return
-    _print(recur_views.status_page(registered, platform, summary, beliefs))
+    _print(recur_views.status_page(registered, platform, summary, beliefs, width=_console().width))
 
 
 def history(
@@ -63,7 +64,7 @@ def history(
 
     joulewise recur history nightly
     """
-    with _known(job, database, server, token_file) as (_, trials):
+    with _known(job, database, server, token_file) as (_, _, trials):
         from joulewise.cli import recur_views
     shown = trials[-most:] if most > 0 else trials
     if as_json:
@@ -84,7 +85,7 @@ def frontier(
 
     joulewise recur frontier nightly
     """
-    with _known(job, database, server, token_file) as (desk, trials):
+    with _known(job, database, server, token_file) as (_, desk, trials):
         from joulewise.cli import recur_views
 
         platform = _platform(trials, on)
@@ -121,16 +122,19 @@ def plot(
     from joulewise.cli import outputs, recur_plot
     from joulewise.cli.plot import check
 
-    check(file)
+    check(file, "FILE")
     outputs.refuse_unwritable("FILE", file)
-    with _known(job, database, server, token_file) as (desk, trials):
+    with _known(job, database, server, token_file) as (registered, desk, trials):
         platform = _platform(trials, on)
-        registered = _registered(desk, job)
         recur_plot.draw(file, registered, platform, desk.summary(platform), desk.beliefs(platform), trials)
 
 
 def jobs(
-    database: DatabaseFlag = None, server: ServerFlag = None, token_file: TokenFlag = None, as_json: JsonFlag = False
+    ctx: typer.Context,
+    database: DatabaseFlag = None,
+    server: ServerFlag = None,
+    token_file: TokenFlag = None,
+    as_json: JsonFlag = False,
 ) -> None:
     """Which jobs there are.
 
@@ -144,22 +148,25 @@ def jobs(
         return
     for name in found:
         print(name)
+    if not found:
+        say(ctx, "there is no job yet; 'joulewise recur run --job' begins one")
 
 
 @contextmanager
 def _known(
     job: str, database: str | None, server: str | None, token_file: Path | None
-) -> Iterator[tuple[SeriesDesk, list[TrialRecord]]]:
-    """The desk of a job that is there, and its trials. BadSpec, with those that are, where it is not."""
+) -> Iterator[tuple[Recurring, SeriesDesk, list[TrialRecord]]]:
+    """A job that is there, its desk and its trials. BadSpec, with those that are, where it is not."""
     with opened_desk(job, database, server, token_file) as desk:
         found = names(database, server, token_file)
-        if job not in found:
+        registered = desk.job if job in found else None
+        if registered is None:
             near = difflib.get_close_matches(job, found, n=1)
             known = (
                 f"there is {near[0]!r}" if near else f"there are: {', '.join(found)}" if found else "there is none yet"
             )
             raise BadSpec(f"no job is called {job!r}; {known}; 'joulewise recur run --job' begins one")
-        yield desk, desk.history()
+        yield registered, desk, desk.history()
 
 
 def _platform(trials: list[TrialRecord], on: str | None) -> Platform:
@@ -171,13 +178,6 @@ def _platform(trials: list[TrialRecord], on: str | None) -> Platform:
         if on is None or on.lower() in platform.key.lower():
             return platform
     raise BadSpec(f"--on {on}: it has run on {', '.join(platform.key for platform in known)}")
-
-
-def _registered(desk: SeriesDesk, name: str) -> Recurring:
-    job = desk.job
-    if job is None:
-        raise BadSpec(f"no job is called {name!r}")
-    return job
 
 
 def _console() -> Console:

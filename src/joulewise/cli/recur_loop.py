@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from joulewise.cli.recur_terms import Rate, filled
 from joulewise.cli.recur_trial import CRASHED, Ended, Terms, tried
+from joulewise.cli.recur_views import counted
 from joulewise.core.event import Asked
 from joulewise.core.measurement import Outcome
 from joulewise.core.series import Platform
@@ -103,7 +104,7 @@ def recurred(
         recurrence.unkept = desk.trouble
         if _over(recurrence, terms, desk):
             break
-        say(f"{job.name}: {in_short(asked, ended)}; {job.name} goes on")
+        say(f"{job.name}: {in_short(asked, ended)}; another trial follows")
     else:
         recurrence.error = f"the target {terms.target} was not reached in {MOST_TRIALS} trials"
         recurrence.exit_code = 1
@@ -129,7 +130,7 @@ def _over(recurrence: Recurrence, terms: Terms, desk: SeriesDesk) -> bool:
         recurrence.error = ended.hopeless
         recurrence.exit_code = ended.exit_code if CRASHED in ended.notes and ended.exit_code else 2
         return True
-    if ended.outcome is Outcome.PREEMPTED and recurrence.trials[-1].ended.exit_code:
+    if ended.outcome is Outcome.PREEMPTED and ended.exit_code:
         recurrence.error = "it was stopped before it had reached its target"
         recurrence.exit_code = ended.exit_code
         return True
@@ -156,6 +157,7 @@ _WORDS = {
 
 
 def in_short(asked: Asked, ended: Ended) -> str:
-    """``"batch size 256 stopped after 3 epochs"``."""
-    what = CRASHED if CRASHED in ended.notes else _WORDS[ended.outcome]
-    return f"batch size {asked.batch_size} {what} after {ended.epochs} epoch{'s' if ended.epochs != 1 else ''}"
+    """``"batch size 256 stopped after 3 epochs (it cannot win any more: another batch size is cheaper)"``."""
+    what = f"{CRASHED} with exit code {ended.exit_code}" if CRASHED in ended.notes else _WORDS[ended.outcome]
+    why = "; ".join(note for note in ended.notes if note != CRASHED)
+    return f"batch size {asked.batch_size} {what} after {counted(ended.epochs, 'epoch')}" + (f" ({why})" if why else "")

@@ -6,8 +6,10 @@ Without a group ``epoch`` its matches are counted. Pure: it is given lines.
 
 from __future__ import annotations
 
+import math
 import re
 import time
+import warnings
 from collections.abc import Sequence
 
 from joulewise.core.errors import BadSpec
@@ -52,7 +54,7 @@ class Patterns:
             self._counts[place] += 1
             return Metric(time.monotonic(), self._counts[place], values)
         epoch = _number(groups[EPOCH])
-        if epoch is None or not epoch >= 0:
+        if epoch is None or not 0 <= epoch < math.inf:
             return None
         first = self._first[place]
         if first is None:
@@ -63,8 +65,10 @@ class Patterns:
 
 def _compiled(text: str) -> re.Pattern[str]:
     try:
-        pattern = re.compile(text)
-    except re.error as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what a later Python may read otherwise is no news to our user
+            pattern = re.compile(text)
+    except (re.error, OverflowError, RecursionError) as error:
         raise BadSpec(f"--metric-pattern {text!r} is no regular expression: {error}") from None
     if not set(pattern.groupindex) - {EPOCH}:
         raise BadSpec(

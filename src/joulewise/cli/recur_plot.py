@@ -44,8 +44,9 @@ def draw(
             axes.tick_params(length=3)
         title = f"{job.name} on {platform.key}: {job.target}"
         belief.set_title(title, loc="left", fontsize=13, fontweight="bold", pad=22, parse_math=False)
+        under = f"{objective(job)} · bars: where the mean lies, 95 % · grey: expected, never run"
         belief.annotate(
-            objective(job), (0, 1), xycoords="axes fraction", xytext=(0, 8), textcoords="offset points", color="#616e7c"
+            under, (0, 1), xycoords="axes fraction", xytext=(0, 8), textcoords="offset points", color="#616e7c"
         )
         kind = path.suffix.lstrip(".").lower()
         figure.savefig(path, dpi=160, metadata={"Date": None} if kind == "svg" else None)
@@ -88,7 +89,7 @@ def _costs(axes: Any, trials: Sequence[TrialRecord]) -> None:
             continue
         at, energy_kj = order[trial.asked.recurrence], trial.told.energy_j / 1000.0
         reached = trial.told.outcome is Outcome.REACHED
-        label = "reached the target" if reached else "did not"
+        label = "reached the target" if reached else "did not reach it"
         axes.bar(
             [at],
             [energy_kj],
@@ -113,4 +114,5 @@ def _costs(axes: Any, trials: Sequence[TrialRecord]) -> None:
     axes.set_xlabel("recurrence (with its batch size)")
     axes.set_ylabel("energy (kJ)")
     if len(named) > 1:
-        axes.legend(frameon=False, loc="upper right", ncols=2)
+        # Above the axes: bars and their labels may be anywhere within.
+        axes.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0, ncols=2)

@@ -197,7 +197,7 @@ class _Running:
         elif watch.epochs > self._said_epochs:
             self._report()
             if watch.epochs >= self._most:
-                stop.ask(f"it cannot win any more: after {watch.epochs} epochs another batch size is cheaper")
+                stop.ask("it cannot win any more: another batch size is cheaper")
         if time.monotonic() > self._said_s + _ALIVE_S:
             self._report()
 
@@ -211,7 +211,7 @@ class _Running:
         notes: dict[str, None] = {}
         outcome, hopeless = self._outcome(code, stop, notes, preempted=preempted, no_memory=no_memory)
         if watch.not_numbers:
-            notes[f"{watch.target.name} was no number {watch.not_numbers} times"] = None
+            notes[f"{watch.target.name} was no number {watch.not_numbers} of {watch.told} times"] = None
         if stop.killed:
             notes[f"killed: it had not ended {self._terms.grace_s:g} s after it was told to"] = None
         parts = [gpu.measurement for gpu in gpus if gpu.measurement is not None]
@@ -251,9 +251,11 @@ class _Running:
             return Outcome.PREEMPTED, None
         if watch.never_a_number and (stop.why is not None or code == 0):
             return Outcome.FAILED, None
-        if stop.why is not None or (code == 0 and watch.epochs >= job.max_epochs):
-            whole = watch.epochs >= job.max_epochs
-            return (Outcome.FAILED if whole else Outcome.STOPPED_EARLY), None
+        if watch.epochs >= job.max_epochs and (stop.why is not None or code == 0):
+            return Outcome.FAILED, None
+        if stop.why is not None:
+            notes[stop.why] = None
+            return Outcome.STOPPED_EARLY, None
         if code and no_memory:
             return Outcome.OUT_OF_MEMORY, None
         if code == _KILLED:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from rich import box
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -21,6 +23,7 @@ from joulewise.serve.plain import plain
 from joulewise.tune.series import SeriesSummary, SizeBelief, TrialRecord
 
 __all__ = [
+    "counted",
     "dumped",
     "frontier_table",
     "history_table",
@@ -34,6 +37,7 @@ __all__ = [
 _NOTHING = "·"
 _INTERVAL_SD = 1.96  # 95 %, as the tuner's own intervals
 _WIDE = 110  # columns: from here on there is room for a sentence
+_KEY = "*: default · in brackets: where the mean lies, 95 % · dim: expected, never run"
 
 
 def dumped(value: dict[str, Any]) -> str:
@@ -41,18 +45,25 @@ def dumped(value: dict[str, Any]) -> str:
     return json.dumps(value, allow_nan=False)
 
 
+def counted(number: int, what: str) -> str:
+    """``"1 epoch"``, ``"2 epochs"``."""
+    return f"{number} {what}{'s' if number != 1 else ''}"
+
+
 def status_page(
-    job: Recurring, platform: Platform, summary: SeriesSummary, beliefs: Sequence[SizeBelief]
+    job: Recurring, platform: Platform, summary: SeriesSummary, beliefs: Sequence[SizeBelief], *, width: int
 ) -> RenderableType:
-    """The whole of ``recur status``."""
-    head = Text(f"{job.name} on {platform.key}: {job.target} within {job.max_epochs} epochs", style="bold")
-    why = [Text(f"  {line}") for line in (objective(job), *summary_lines(job, summary))]
-    return Group(head, *why, _belief_table(job, summary, beliefs))
+    """The whole of ``recur status``, made for ``width`` columns."""
+    within = counted(job.max_epochs, "epoch")
+    head = Text(f"{job.name} on {platform.key}: {job.target} within {within}", style="bold")
+    why = [Padding(Text(line), (0, 0, 0, 2), expand=False) for line in (objective(job), *summary_lines(job, summary))]
+    table = _belief_table(job, summary, beliefs, wide=width >= _WIDE)
+    return Group(head, *why, Text(), table, Text(_KEY, style="dim"))
 
 
 def summary_lines(job: Recurring, summary: SeriesSummary) -> list[str]:
     """What is known so far, what it cost to learn, what it has saved."""
-    so_far = f"{summary.recurrences} recurrence{'s' if summary.recurrences != 1 else ''}, {summary.trials} trials"
+    so_far = f"{counted(summary.recurrences, 'recurrence')}, {counted(summary.trials, 'trial')}"
     lines = [f"so far {so_far}: {format_energy(summary.energy_j)}, {format_duration(summary.duration_s)}"]
     if summary.best is not None and summary.best_energy_j is not None and summary.best_duration_s is not None:
         best = f"{summary.best}, the default," if summary.best == job.default else str(summary.best)
@@ -76,8 +87,7 @@ def run_words(energy_j: float, duration_s: float) -> str:
 def _saved(saved: float, error: float | None) -> str:
     half = f" ± {_INTERVAL_SD * error:.1%}".replace("%", " %") if error else ""
     less = f"{abs(saved):.1%}".replace("%", " %")
-    against = "than the default every time would have, learning included"
-    return f"it has cost {less}{half} {'less' if saved >= 0 else 'more'} {against}"
+    return f"cost, with learning: {less}{half} {'less' if saved >= 0 else 'more'} than the default every time"
 
 
 def objective(job: Recurring) -> str:
@@ -97,23 +107,28 @@ def objective(job: Recurring) -> str:
             return "least energy"
 
 
-def _belief_table(job: Recurring, summary: SeriesSummary, beliefs: Sequence[SizeBelief]) -> Table:
+def _belief_table(job: Recurring, summary: SeriesSummary, beliefs: Sequence[SizeBelief], *, wide: bool) -> Table:
     unit, factor = ("", 1.0) if job.objective.get("what") == "money" else _unit(beliefs)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for title in ("size", "runs", "epochs", "an epoch", f"cost of a run{unit}", ""):
-        table.add_column(title, justify="right" if title else "left", no_wrap=True)
+    table = _table("size", "runs", "epochs", "an epoch", f"cost of a run{unit}")
+    table.add_column("", no_wrap=not wide)
     for belief in beliefs:
         table.add_row(
             f"{belief.batch_size}{'*' if belief.batch_size == job.default else ' '}",
             str(belief.runs),
-            _between(belief.epochs, belief.epochs_low, belief.epochs_high, "{:.1f}"),
+            _between(belief.epochs, belief.epochs_low, belief.epochs_high, 1),
             _epoch(belief),
-            _between(belief.cost, belief.cost_low, belief.cost_high, "{:.3g}", factor),
-            belief.state,
+            _cost(belief, factor),
+            f"{belief.state}: {belief.says}" if wide and belief.says else belief.state,
             style="bold" if belief.batch_size == summary.best else "dim" if belief.runs == 0 else "",
         )
-    table.caption = "*: the default · in brackets: the mean, 95 % within · dim: expected, never run"
-    table.caption_justify = "left"
+    return table
+
+
+def _table(*titles: str) -> Table:
+    """Columns of numbers, two spaces apart: eight of them have room in 80 columns."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for title in titles:
+        table.add_column(title, justify="right", no_wrap=True)
     return table
 
 
@@ -124,11 +139,18 @@ def _unit(beliefs: Sequence[SizeBelief]) -> tuple[str, float]:
     return f" ({prefix}J)", factor
 
 
-def _between(value: float | None, low: float | None, high: float | None, form: str, factor: float = 1.0) -> str:
-    if value is None:
-        return _NOTHING
-    known = [form.format(each / factor) for each in (value, low, high) if each is not None]
+def _between(value: float, low: float | None, high: float | None, decimals: int) -> str:
+    known = [f"{each:,.{decimals}f}" for each in (value, low, high) if each is not None]
     return known[0] if len(known) < 3 else f"{known[0]} ({known[1]}–{known[2]})"
+
+
+def _cost(belief: SizeBelief, factor: float) -> str:
+    """In ``factor`` joules, or money: the mean to three digits, its interval to as many decimals."""
+    if belief.cost is None:
+        return _NOTHING
+    value = belief.cost / factor
+    low, high = (None if each is None else each / factor for each in (belief.cost_low, belief.cost_high))
+    return _between(value, low, high, max(0, 2 - math.floor(math.log10(value))) if value > 0 else 0)
 
 
 def _epoch(belief: SizeBelief) -> str:
@@ -137,11 +159,10 @@ def _epoch(belief: SizeBelief) -> str:
 
 
 def history_table(trials: Sequence[TrialRecord], *, width: int) -> Table:
-    """Every trial, a line each; why it was tried, and for which recurrence, where the terminal is wide enough."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    """Every trial, a line each; why it was tried, and what is known besides, where the terminal is wide enough."""
+    table = _table("trial", "asked (UTC)", "size", "epochs", "energy", "time")
+    table.add_column("ended", no_wrap=True)
     wide = width >= _WIDE
-    for title in ("trial", "asked (UTC)", "batch size", "epochs", "energy", "time", "ended"):
-        table.add_column(title, justify="left" if title in ("asked (UTC)", "ended") else "right", no_wrap=True)
     if wide:
         table.add_column("why it was tried, and what came of it", overflow="fold")
     for trial in trials:
@@ -191,9 +212,7 @@ def trial_json(trial: TrialRecord) -> dict[str, Any]:
 
 def frontier_table(points: Frontier[tuple[int, Setting]]) -> Table:
     """Whole runs that nothing beats, fastest first."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for title in ("time", "energy", "batch size"):
-        table.add_column(title, justify="right", no_wrap=True)
+    table = _table("time", "energy", "size")
     table.add_column("setting")
     for point in points:
         size, setting = point.setting

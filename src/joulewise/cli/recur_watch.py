@@ -39,7 +39,9 @@ class Watch:
         self.names: dict[str, None] = {}
         """Every metric that was told, in the order of their first telling."""
         self.epoch = 0.0
-        self._told = self._numbers = 0
+        self.told = 0
+        """How often the target's metric was told, a number or not."""
+        self._numbers = 0
         self._named_until = math.inf
 
     def take(self, metric: Metric) -> None:
@@ -51,7 +53,7 @@ class Watch:
         value = metric.values.get(self.target.name)
         if value is None or metric.epoch <= 0:
             return
-        self._told += 1
+        self.told += 1
         if math.isnan(value):
             return
         self._numbers += 1
@@ -69,12 +71,12 @@ class Watch:
     @property
     def never_a_number(self) -> bool:
         """Whether the metric was told, and was never a number."""
-        return self._told > 0 and self._numbers == 0
+        return self.told > 0 and self._numbers == 0
 
     @property
     def not_numbers(self) -> int:
         """How often it was told and was none."""
-        return self._told - self._numbers
+        return self.told - self._numbers
 
     def misspelt(self, *, over: bool) -> str | None:
         """What to say if no metric has the target's name while others are told; None as long as one may come.
@@ -89,8 +91,10 @@ class Watch:
         if not near and not over and self.epoch <= self._named_until:
             return None
         seen = ", ".join(self.names)
+        name = self.target.name
         hint = f"write --target '{near[0]}{self.target.sign}{self.target.value:g}'" if near else "name one of them"
-        return f"no metric is called {self.target.name!r}, told are: {seen}; {hint}, or tell it with every other metric"
+        # Another name for the job, since this one is registered with the target that it has.
+        return f"no metric is called {name!r}, told are: {seen}; {hint} under another --job, or tell {name} with them"
 
 
 def _letters(name: str) -> str:

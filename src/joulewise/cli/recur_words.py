@@ -19,7 +19,7 @@ from rich.text import Text
 from joulewise.cli import complain, tuned
 from joulewise.cli.outputs import JsonFile
 from joulewise.cli.recur_loop import Recurrence, Trial, in_short
-from joulewise.cli.recur_views import plain, summary_lines
+from joulewise.cli.recur_views import counted, plain, summary_lines
 from joulewise.cli.secrecy import masked
 from joulewise.core.errors import JoulewiseError
 from joulewise.core.series import Platform, Recurring
@@ -65,8 +65,8 @@ def lines(done: Recurrence, job: Recurring, summary: SeriesSummary | None, *, vi
     ended, size = trial.ended, trial.asked.batch_size
     cost = f"{format_energy(done.energy_j)} in {format_duration(done.duration_s)}"
     metric = job.target.partition(">")[0].partition("<")[0]
-    first = f"{_name(job, summary)}: reached {metric} {ended.value:g} in {_epochs(ended.epochs)} at batch size {size}"
-    first += f": {cost}" + (" (virtual)" if virtual else "")
+    what = f"reached {metric} {ended.value:g} in {counted(ended.epochs, 'epoch')} at batch size {size}"
+    first = f"{_name(job, summary)}: {what}: {cost}" + (" (virtual)" if virtual else "")
     told = [first, trial.asked.reason]
     told += [f"before it: {in_short(each.asked, each.ended)}" for each in done.trials if each is not trial]
     if ended.tuned is not None:
@@ -129,10 +129,6 @@ def _trial(trial: Trial) -> dict[str, Any]:
 
 def _name(job: Recurring, summary: SeriesSummary | None) -> str:
     return f"{job.name} #{summary.recurrences}" if summary is not None else job.name
-
-
-def _epochs(count: int) -> str:
-    return f"{count} epoch{'s' if count != 1 else ''}"
 
 
 def _show(told: list[str]) -> None:

@@ -42,7 +42,6 @@ _FINISH_TRIES = 2
 """After so many vain runs that should have finished a recurrence the default has its turn."""
 _LATE = 8.0
 """A run that is late by a tenth counts as if it cost twice as much: one that is in time is worth looking for."""
-_NO_WORTH = Weighed(0.0, 0)
 
 
 class SeriesTuner:
@@ -425,8 +424,9 @@ class SeriesTuner:
 
     def _worthiest(self, outlook: Outlook, barred: set[int]) -> tuple[int, Weighed]:
         """The size that is most worth a try now; the safe one where none is."""
+        at_least = max(outlook.weigh(outlook.safe).net, 0.0)  # a run of the safe one teaches, too
         for least in CHANCES:
-            best, worth = outlook.safe, _NO_WORTH
+            best, worth = outlook.safe, Weighed(at_least, 0)
             for place in range(len(outlook.log_cost)):
                 if place == outlook.safe or place in barred or math.isinf(outlook.log_cost[place]):
                     continue

@@ -3,8 +3,10 @@
 Every size has a belief about the cost of a run: its epochs (``series_epochs``) times what one costs (``series_price``).
 The best size known to work is the safe one. Another is tried when what it may save over the recurrences to come exceeds
 what trying it is expected to cost: a run stopped after k epochs costs those, and then a run of the safe size; it tells
-of an improvement only if it arrives by then. So the size and the epoch at which to stop are chosen together. How many
-recurrences are to come nobody knows; a job that has recurred n times is expected to recur about as often again.
+of an improvement only if it arrives by then. So the size and the epoch at which to stop are chosen together. What one
+run tells may have been luck; that it can be looked at again is worth something too (``model.one_armed``), and a run of
+the safe size itself teaches. How many recurrences are to come nobody knows; a job that has recurred n times is expected
+to recur about as often again.
 
 No recurrence shall be dear. A trial that never arrives costs its epochs and the safe run after it; where that is more
 than one and a half times the default's cost, a coin is thrown, so that even then the recurrence is expected to cost no
@@ -19,16 +21,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from joulewise.model.curves import Array, Belief, normal_cdf
+from joulewise.model.one_armed import option
 from joulewise.tune.series_epochs import steps
 
-_TO_COME = 20.0
+_TO_COME = 25.0
 """Recurrences that a job has before it at least: who tunes a recurring job means to run it again."""
 _CAP = 1.4
 """A recurrence may be expected to cost so many times what the default does, even if a trial fails."""
-_WORSE_SD = 1.28
-"""How much dearer than believed an epoch may be for that to hold: nine in ten are cheaper."""
-_RUNS = (1, 3)
-"""How many runs a size is weighed by: where luck is large one run tells too little to be worth it, and three may be."""
+_WORSE_SD = 0.7
+"""How much dearer than believed an epoch, and how many more of them, may be for that to hold: three in four are not."""
+_LOST = 3.0
+"""Where nothing may converge, that is counted three times as likely here: it would be so for every run of that size."""
 _OTHERS = 0.5
 """What a trial tells of other sizes counts half: they must be tried in their turn."""
 CHANCES = (0.8, 0.4)
@@ -99,28 +102,32 @@ class Outlook:
         price = self._spent(mean, math.sqrt(own + whole_var), kappa, first, lost, stops, log_stops, safe_cost)
         worse = math.exp(_WORSE_SD * math.sqrt(kappa_var))
         unlucky = mean + _WORSE_SD * math.sqrt(own)
-        feared = self._spent(unlucky, math.sqrt(whole_var), kappa * worse, first, lost, stops, log_stops, safe_cost)
+        vain = min(_LOST * lost, 1.0)
+        feared = self._spent(unlucky, math.sqrt(whole_var), kappa * worse, first, vain, stops, log_stops, safe_cost)
         room = max(_CAP * self.default_cost - safe_cost, 0.0)
         chance = np.minimum(room / np.maximum(feared - safe_cost, 1e-12 * safe_cost), 1.0)
-        best = Weighed(-math.inf, 0)
-        for runs in _RUNS:
-            taught = max((own - shared) ** 2 / (own + whole_var / runs), 1e-12)
-            spread = math.sqrt(taught + kappa_var)
-            # What a recurrence would cost less, node by node of what the runs may find.
-            saving = -np.expm1(np.minimum(above + spread * _NODES, 0.0)) * safe_cost
-            saving = saving + _OTHERS * self._others(place, above, taught, own + whole_var / runs, safe_cost)
-            arrival = math.sqrt(max(own - taught, 0.0) + whole_var)
-            by_stop = normal_cdf((log_stops[:, None] - (mean + math.sqrt(taught) * _NODES)[None, :]) / arrival)
-            found = (1.0 - lost) * (by_stop @ (_WEIGHTS * saving))
-            # Waiting for the coin to fall is waiting for what would be found.
-            to_come = _TO_COME + self.recurrences + 1.0 - runs / np.maximum(chance, 1e-9)
-            net = np.where(chance >= least_chance, to_come * found - runs * (price - safe_cost), -math.inf)
-            at = int(np.argmax(net))
-            if net[at] > best.net:
-                best = Weighed(
-                    float(net[at]), int(stops[at]), float(chance[at]), float(found[at]), float(price[at]) - safe_cost
-                )
-        return best
+        taught = max((own - shared) ** 2 / (own + whole_var), 1e-12)
+        spread = math.sqrt(taught + kappa_var)
+        # What a recurrence would cost less, node by node of what a run may find.
+        gap = above + spread * _NODES
+        saving = -np.expm1(np.minimum(gap, 0.0)) * safe_cost
+        saving = saving + _OTHERS * self._others(place, above, taught, own + whole_var, safe_cost)
+        # Waiting for the coin to fall is waiting for what would be found.
+        to_come = _TO_COME + self.recurrences + 1.0 - 1.0 / np.maximum(chance, 1e-9)
+        scale = ((own - shared) / own) ** 2
+        left = max(scale * own * whole_var / (own + whole_var), 1e-12)
+        again = option(gap, left, max(scale * whole_var, 1e-12), _TO_COME + self.recurrences) * safe_cost
+        arrival = math.sqrt(max(own - taught, 0.0) + whole_var)
+        by_stop = normal_cdf((log_stops[:, None] - (mean + math.sqrt(taught) * _NODES)[None, :]) / arrival)
+        found = (1.0 - lost) * (by_stop @ (_WEIGHTS * saving))
+        worth = to_come * found + (1.0 - lost) * (by_stop @ (_WEIGHTS * again))
+        net = np.where(chance >= least_chance, worth - (price - safe_cost), -math.inf)
+        at = int(np.argmax(net))
+        if math.isinf(net[at]):
+            return Weighed(-math.inf, 0)
+        return Weighed(
+            float(net[at]), int(stops[at]), float(chance[at]), float(found[at]), float(price[at]) - safe_cost
+        )
 
     def stop(self, place: int, log_epoch: float | None = None) -> int:
         """Where a trial of this size is to be stopped; as ``weigh``, in the order in which sizes are chosen."""

@@ -21,14 +21,12 @@ import numpy as np
 
 from joulewise.model.curves import Array, Belief, Stop, above, doubt, epochs_family, normal_cdf, octaves
 
-_SLOPE_SD = 0.25
+_SLOPE_SD = 0.18
 """Of the logarithm of epochs an octave, on top of the law: below the knee they fall as fast as they rise above it."""
 _BUMP_SD, _REACH = 0.2, 2.0
 """Bumps of 20 % that sizes within two octaves share."""
-_LUCK_SD, _LUCK_RUNS = 0.12, 3.0
-"""Runs of one size differ by 12 % (Zeus's six workloads: 0 to 27 %), believed as firmly as three runs would show it."""
-_OWN_LUCK = 0.3
-"""Some sizes scatter more than the job's others: one run alone may be 30 % off whatever theirs do, ten 3 %."""
+_LUCK_SD, _LUCK_RUNS = 0.15, 2.0
+"""Runs of one size differ by 15 % (Zeus's six workloads: 0 to 27 %), believed as firmly as two runs would show it."""
 _EDGE = 0.1
 """Chance an octave that nothing converges from there on."""
 _LATE_SD = 3.0
@@ -116,6 +114,15 @@ class Epochs:
         scatter, freedom = self._pooled()
         return (_LUCK_RUNS * _LUCK_SD**2 + scatter) / (_LUCK_RUNS + freedom)
 
+    def measured(self, place: int) -> tuple[float, float] | None:
+        """The epochs that this size's own runs took for each success, and their relative standard error; nothing of
+        other sizes enters. None where it has not succeeded since the job last drifted."""
+        runs = float(self._runs[place])
+        if not runs:
+            return None
+        value = (self.reached_epochs[place] + self.failed_epochs[place]) / runs
+        return value, math.sqrt((self.noise + 1.0 / 12.0 / value**2) / runs)
+
     def rounding(self, place: int) -> float:
         """Variance by which epochs are whole numbers."""
         return 1.0 / 12.0 / math.exp(2.0 * min(float(self.belief().mean[place]), 10.0))
@@ -127,8 +134,7 @@ class Epochs:
             values = [float(self._logs[place] / self._runs[place]) for place in seen]
             noise = self.noise
             errors = [
-                (noise + _OWN_LUCK**2 / float(self._runs[place]) + math.exp(-2.0 * value) / 12.0)
-                / float(self._runs[place])
+                (noise + math.exp(-2.0 * value) / 12.0) / float(self._runs[place])
                 for place, value in zip(seen, values, strict=True)
             ]
             known = (

@@ -56,7 +56,7 @@ class SeriesSummary:
     """Of all trials together."""
     default_energy_j: float | None
     default_duration_s: float | None
-    """What one run of the default is expected to take; None while it was not seen."""
+    """What one run of the default takes, by its own runs; None while it was not seen."""
     best_energy_j: float | None
     best_duration_s: float | None
     learning_cost: float | None
@@ -140,16 +140,17 @@ def summary(job: Recurring, epochs: Epochs, costs: Costs, outlook: Outlook | Non
     default = job.batch_sizes.index(job.default)
     default_run = best_run = learning = saved = saved_error = None
     if epochs.successes[default] and (untuned := costs.untuned(default)) is not None:
-        default_run = _times(untuned, float(expected[default]))
+        needed, error = epochs.measured(default) or (float(expected[default]), epochs.belief().sd(default))
+        default_run = _times(untuned, needed)
         spent = sum(
             _cost(end, costs) for asked, end in told if asked.recurrence in done or asked.purpose is Purpose.EXPLORE
         )
         if done:
             ratio = spent / (len(done) * costs.price.of(default_run, costs.platform))
-            known = math.hypot(epochs.belief().sd(default), _relative_error(untuned))
-            saved, saved_error = 1.0 - ratio, ratio * known
+            saved, saved_error = 1.0 - ratio, ratio * math.hypot(error, _relative_error(untuned))
     if outlook is not None and (best := _in_time(job, costs, expected, outlook.safe)) is not None:
-        best_run = _times(best, float(expected[outlook.safe]))
+        needed, _ = epochs.measured(outlook.safe) or (float(expected[outlook.safe]), 0.0)
+        best_run = _times(best, needed)
         optimal = costs.price.of(best_run, costs.platform)
         paid = sum(
             _cost(end, costs) for asked, end in told if asked.recurrence in explored or asked.purpose is Purpose.EXPLORE

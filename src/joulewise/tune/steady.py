@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from joulewise.core.errors import JoulewiseError, NotKept
 from joulewise.core.event import Asked
@@ -93,18 +94,16 @@ class Steady:
         notes: Sequence[str] = (),
     ) -> None:
         """As ``SeriesDesk.tell``; kept here where nobody takes it now."""
-
-        def told() -> None:
-            self._desk.tell(
-                trial,
-                outcome=outcome,
-                epochs=epochs,
-                duration_s=duration_s,
-                energy_j=energy_j,
-                profile=profile,
-                notes=notes,
-            )
-
+        told = partial(
+            self._desk.tell,
+            trial,
+            outcome=outcome,
+            epochs=epochs,
+            duration_s=duration_s,
+            energy_j=energy_j,
+            profile=profile,
+            notes=notes,
+        )
         with self._lock:
             self._limits.pop(trial, None)
             self._untold.append(told)
