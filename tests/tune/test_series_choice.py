@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import replace
 
@@ -45,12 +46,14 @@ def outlook(
     noise: float = 0.02,
     recurrences: int = 5,
     max_epochs: int = 60,
+    vain: int = 0,
 ) -> Outlook:
     log_cost = log_epoch + belief.mean
     return Outlook(
         belief,
         noise,
         np.full(COUNT, lost),
+        np.where(np.arange(COUNT) == SAFE, 0.0, float(vain)),
         log_cost,
         log_epoch,
         np.where(np.arange(COUNT) == SAFE, 0.0, epoch_sd**2),
@@ -137,3 +140,17 @@ def test_a_neighbour_under_way_makes_a_size_worth_less():
     asked = replace(look, epochs=look.epochs.seen(3, look.noise))
     assert asked.weigh(3).net < look.weigh(3).net
     assert asked.weigh(4).net == pytest.approx(look.weigh(4).net, rel=1.0)
+
+
+@given(outlooks, st.integers(0, COUNT - 1), st.integers(1, 60))
+def test_a_size_that_was_stopped_in_vain_is_tried_again_only_for_longer(look, place, vain):
+    again = dataclasses.replace(look, vain=np.full(COUNT, float(vain))).weigh(place)
+    assert again.most_epochs == 0 or again.most_epochs > vain
+
+
+def test_a_run_of_the_safe_size_teaches_too():
+    # Two sizes look alike, and it is the safe one that is hardly known: its own runs tell which is better.
+    belief = Belief(np.zeros(COUNT) + math.log(10.0), 0.04 * np.eye(COUNT))
+    belief.cov[SAFE + 1, SAFE + 1] = 1e-4
+    look = outlook(belief, log_epoch=np.zeros(COUNT), epoch_sd=0.0, lost=0.0)
+    assert look.weigh(SAFE).net > max(look.weigh(SAFE + 1).net, 0.0)

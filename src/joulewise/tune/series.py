@@ -351,6 +351,7 @@ class SeriesTuner:
             under_way,
             noise,
             np.array([epochs.lost(place) for place in range(len(job.batch_sizes))]),
+            np.array([epochs.vain(place) for place in range(len(job.batch_sizes))]),
             log_cost,
             price.mean,
             np.maximum(known_var, 0.0),

@@ -26,12 +26,14 @@ from joulewise.tune.series_epochs import steps
 
 _TO_COME = 25.0
 """Recurrences that a job has before it at least: who tunes a recurring job means to run it again."""
-_CAP = 1.4
+_CAP = 1.38
 """A recurrence may be expected to cost so many times what the default does, even if a trial fails."""
 _WORSE_SD = 0.7
 """How much dearer than believed an epoch, and how many more of them, may be for that to hold: three in four are not."""
 _LOST = 3.0
 """Where nothing may converge, that is counted three times as likely here: it would be so for every run of that size."""
+_FURTHER = 1.3
+"""A size that was stopped in vain is tried again only for so many times as long."""
 _OTHERS = 0.5
 """What a trial tells of other sizes counts half: they must be tried in their turn."""
 CHANCES = (0.8, 0.4)
@@ -70,6 +72,8 @@ class Outlook:
     """Variance of one run's logarithm."""
     lost: Array
     """Chance that a run never arrives."""
+    vain: Array
+    """Epochs after which the longest run of a size that never succeeded was stopped; 0 where none was."""
     log_cost: Array
     """Of a run that ends in success, at each size; infinite where it may not be run."""
     log_epoch: Array
@@ -121,7 +125,9 @@ class Outlook:
         by_stop = normal_cdf((log_stops[:, None] - (mean + math.sqrt(taught) * _NODES)[None, :]) / arrival)
         found = (1.0 - lost) * (by_stop @ (_WEIGHTS * saving))
         worth = to_come * found + (1.0 - lost) * (by_stop @ (_WEIGHTS * again))
-        net = np.where(chance >= least_chance, worth - (price - safe_cost), -math.inf)
+        # A second look that ends where the first did would show the same again.
+        may = (chance >= least_chance) & (stops > _FURTHER * self.vain[place])
+        net = np.where(may, worth - (price - safe_cost), -math.inf)
         at = int(np.argmax(net))
         if math.isinf(net[at]):
             return Weighed(-math.inf, 0)

@@ -27,6 +27,8 @@ _BUMP_SD, _REACH = 0.2, 2.0
 """Bumps of 20 % that sizes within two octaves share."""
 _LUCK_SD, _LUCK_RUNS = 0.15, 2.0
 """Runs of one size differ by 15 % (Zeus's six workloads: 0 to 27 %), believed as firmly as two runs would show it."""
+_OWN_LUCK = 0.1
+"""Some sizes scatter more than the job's others: one run alone may be 10 % off whatever theirs do, ten 1 %."""
 _EDGE = 0.1
 """Chance an octave that nothing converges from there on."""
 _LATE_SD = 3.0
@@ -134,7 +136,8 @@ class Epochs:
             values = [float(self._logs[place] / self._runs[place]) for place in seen]
             noise = self.noise
             errors = [
-                (noise + math.exp(-2.0 * value) / 12.0) / float(self._runs[place])
+                (noise + _OWN_LUCK**2 / float(self._runs[place]) + math.exp(-2.0 * value) / 12.0)
+                / float(self._runs[place])
                 for place, value in zip(seen, values, strict=True)
             ]
             known = (
@@ -172,6 +175,10 @@ class Epochs:
             likelihood *= float(self._tails[step])
             before = step
         return sum(weights[: way.index(place) + 1]) / (sum(weights) + alive * likelihood)
+
+    def vain(self, place: int) -> float:
+        """Epochs of the longest run of this size that was stopped, while none has succeeded; 0 where none was."""
+        return float(max(self._stops[place], default=0)) if not self.successes[place] else 0.0
 
     def expected(self, belief: Belief, noise: float) -> Array:
         """Epochs spent for one success at each size, failures at the last epoch and bad luck included."""
