@@ -8,9 +8,9 @@ run tells may have been luck; that it can be looked at again is worth something 
 the safe size itself teaches. How many recurrences are to come nobody knows; a job that has recurred n times is expected
 to recur about as often again.
 
-No recurrence shall be dear. A trial that never arrives costs its epochs and the safe run after it; where that is more
-than one and a half times the default's cost, a coin is thrown, so that even then the recurrence is expected to cost no
-more than that: the dearer the failure, the rarer the try.
+No recurrence shall be dear. Where a trial that comes out worse than believed would take its recurrence well beyond the
+default's cost (``_CAP``), a coin is thrown, so that even then the recurrence is expected to cost no more than that: the
+dearer the failure, the rarer the try.
 """
 
 from __future__ import annotations
