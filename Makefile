@@ -38,6 +38,7 @@ bench: $(VENV)/dev.done  ## every bench that needs no GPU, as tables
 	$(BIN)/python -m bench.guarantee
 	$(BIN)/python -m bench.online --virtual
 	$(BIN)/python -m bench.recurring --laws --seeds 4 --jobs 40
+	$(BIN)/python -m bench.frontier --no-lowtime
 
 peers: $(PEERS)/done  ## other people's tools, apart from ours, that the tests run against the virtual GPUs
 
