@@ -47,6 +47,21 @@ FLAGS = {
     },
     "serve": {"--host", "--port", "--database", "--token-file", "--no-auth"},
     "serve token": {"--scope", "--name", "--token-file"},
+    "plan solve": {
+        "--schedule",
+        "--stages",
+        "--microbatches",
+        "--ranks",
+        "--transfer",
+        "--gpus-per-rank",
+        "--blocking-w",
+    }
+    | {"--scale-time", "--scale-energy", "--split-backward", "--switch-time", "--switch-energy", "--slope-grid"}
+    | {"--model", "--gpu-name", "--driver", "--points", "--out", "-o", "--json"},
+    "plan show": {"--deadline", "--report", "--plot", "--json"},
+    "plan query": {"--deadline", "--energy", "--power", "--json"},
+    "plan check": {"--gpu", "--gpu-name", "--driver", "--model", "--json"},
+    "plan xray": {"--gpu", "--sm-mhz", "--power-w", "--max-slowdown", "--seed", "--report", "--plot", "--json"},
     "model train": {"--output", "-o", "--gpu", "--json"},
     "model fit": {"--name", "--output", "-o", "--like", "--sm-max", "--hold", "--starts", "--json"},
     "model list": {"--json"},

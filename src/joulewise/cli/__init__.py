@@ -61,6 +61,7 @@ VERBS = {
     "stand": Verb("stand", "stand", "Keep clocks locked between leases, for good."),
     "daemon": Verb("daemon", "daemon", "Hold the leases of this node, for users who may."),
     "serve": Verb("serve", "app", "Offer recurring jobs over HTTP, to clients on any machine."),
+    "plan": Verb("plan", "app", "Plan the clocks of one iteration of a pipeline: less energy at the same speed."),
     "model": Verb("model", "app", "Fit, list and show the laws of GPU models."),
 }
 

@@ -1,0 +1,26 @@
+"""``joulewise plan``: which clock every operation of a pipeline runs at, so that nobody waits at full power.
+
+One file a verb: ``solve`` makes a plan, ``show`` and ``query`` look at it, ``check`` says whether it is for here,
+``xray`` what a plan could save, from traces.
+"""
+
+from __future__ import annotations
+
+import typer
+
+from joulewise.cli import plan_check, plan_query, plan_show, plan_solve, plan_xray
+
+app = typer.Typer(
+    add_completion=False,
+    rich_markup_mode="rich",
+    no_args_is_help=True,
+    help="Plan the clocks of one training iteration: less energy at the same speed.\n\n"
+    "  joulewise plan solve profile.csv --schedule 1f1b --stages 8 --microbatches 96 --blocking-w 84 -o plan.json\n\n"
+    "  joulewise plan show plan.json --report plan.html",
+)
+
+app.command("solve")(plan_solve.solve)
+app.command("show")(plan_show.show)
+app.command("query")(plan_query.query)
+app.command("check")(plan_check.check)
+app.command("xray")(plan_xray.xray)

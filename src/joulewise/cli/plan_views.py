@@ -1,0 +1,241 @@
+"""A plan in a user's words: tables and pictures for the terminal, and the same as JSON. Result first, 80 columns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from joulewise.cli.finding import Finding
+from joulewise.cli.plan_colours import IDLE, Scale, hue, ink_on
+from joulewise.core.units import format_energy, format_si
+from joulewise.plan.dag import KINDS
+from joulewise.plan.plan import Plan, PlanPoint
+
+_ROWS = 11
+"""Points shown of a plan, besides nothing set."""
+_STAGES = 16
+"""Stages whose clocks are listed."""
+_MARKS = {True: Text("✓", style="green"), False: Text("✗", style="red"), None: Text("!", style="yellow")}
+
+
+def as_fast(plan: Plan) -> PlanPoint:
+    """Least energy without being slower than nothing set; the fastest where all are slower."""
+    return plan.by_deadline(max(plan.baseline.time_s, plan.points[0].time_s))
+
+
+def headline(plan: Plan) -> str:
+    """What the plan is worth, in a line or two."""
+    same, least = as_fast(plan), plan.points[-1]
+    return f"{_saved(plan, same)} energy {_slower(plan, same)}; at most {_saved(plan, least)}, {_slower(plan, least)}."
+
+
+def about(plan: Plan) -> str:
+    """What it is a plan of."""
+    fact = plan.identity.parallelism
+    return (fact.says if fact else plan.schedule.name) + f"; a waiting GPU draws {plan.costs.blocking_w:g} W"
+
+
+def summary(plan: Plan) -> RenderableType:
+    """The frontier as a table."""
+    parts: list[RenderableType] = [Text(headline(plan), style="bold"), Text(about(plan), style="dim"), _table(plan)]
+    parts += [Text(f"assumed: {each}", style="dim") for each in plan.assumptions]
+    return Group(*parts)
+
+
+def whole(plan: Plan, point: PlanPoint) -> RenderableType:
+    """The frontier, the pipeline before and after, and the clocks of every stage."""
+    scale = Scale(each.setting for options in plan.profile.options.values() for each in options)
+    width = Console().width
+    end_s = max(plan.baseline.time_s, point.time_s)
+    return Group(
+        summary(plan),
+        Text(f"\nnothing set: {time(plan.baseline)}, {format_energy(plan.baseline.energy_j)}", style="bold"),
+        *pipeline(plan, plan.baseline, scale, end_s, width),
+        Text(f"\nplanned: {time(point)}, {format_energy(point.energy_j)}", style="bold"),
+        *pipeline(plan, point, scale, end_s, width),
+        _legend(scale),
+        Text(),
+        _clocks(plan, point),
+    )
+
+
+def answer(plan: Plan, point: PlanPoint) -> RenderableType:
+    """One point: what it takes, and the clocks of every stage."""
+    words = (
+        f"{time(point)}, {format_energy(point.energy_j, plan.energy_error_j(point))}, {power(point)}: "
+        f"{_saved(plan, point)} energy {_slower(plan, point)}"
+    )
+    return Group(Text(words, style="bold"), Text(about(plan), style="dim"), Text(), _clocks(plan, point))
+
+
+def findings(found: Sequence[Finding], *, refused: bool) -> RenderableType:
+    """What a check found, the verdict first."""
+    lines: list[Text] = []
+    for each in found:
+        lines.append(Text.assemble("  ", _MARKS[each.ok], f" {each.what}: {each.says}"))
+        if each.do:
+            lines.append(Text(f"    → {each.do}", style="cyan"))
+    verdict = Text("This plan is not for here.", style="bold red") if refused else Text("Nothing speaks against it.")
+    return Group(verdict, *lines)
+
+
+def pipeline(plan: Plan, point: PlanPoint, scale: Scale, end_s: float, width: int) -> Iterable[Text]:
+    """A line a rank: in each place what runs in the middle of that time, as the digit and colour of its clock."""
+    name = max(len(f"rank {plan.schedule.ranks - 1}"), 6)
+    cells = max(20, width - name - 1)
+    rows = [[(IDLE, "dim")] * cells for _ in range(plan.schedule.ranks)]
+    chosen = [step for row in plan.steps(point) for step in row]
+    for operation, step, (start_s, stop_s) in zip(
+        plan.schedule.dag.operations, chosen, plan.times_s(point), strict=True
+    ):
+        share = scale.share(step.setting)
+        look = (scale.digit(step.setting), f"{ink_on(share)} on {scale.colour(step.setting)}")
+        # Places whose middle lies within.
+        first, last = (max(0, min(cells, round(at / end_s * cells))) for at in (start_s, stop_s))
+        rows[operation.rank][first:last] = [look] * (last - first)
+    for rank, row in enumerate(rows):
+        yield Text.assemble((f"rank {rank}".ljust(name + 1), "dim"), *row, no_wrap=True, overflow="crop")
+
+
+def summary_json(plan: Plan) -> dict[str, Any]:
+    """A plan without the choices of its points."""
+    return {
+        "parallelism": about(plan),
+        "identity": plan.identity.to_json(),
+        "costs": asdict(plan.costs),
+        "assumptions": list(plan.assumptions),
+        "baseline": point_json(plan, plan.baseline),
+        "as_fast": point_json(plan, as_fast(plan)),
+        "points": [point_json(plan, point) for point in plan.points],
+    }
+
+
+def point_json(plan: Plan, point: PlanPoint) -> dict[str, float | None]:
+    """A point's figures; ``saving`` and ``slowdown`` are against nothing set."""
+    return {
+        "time_s": point.time_s,
+        "energy_j": point.energy_j,
+        "energy_error_j": plan.energy_error_j(point),
+        "power_w": point.power_w,
+        "bound_j": point.bound_j,
+        "saving": 1 - point.energy_j / plan.baseline.energy_j,
+        "slowdown": point.time_s / plan.baseline.time_s - 1,
+    }
+
+
+def steps_json(plan: Plan, point: PlanPoint) -> list[list[dict[str, Any]]]:
+    """For every rank what it does, in its order."""
+    return [[asdict(step) | {"setting": dict(step.setting)} for step in row] for row in plan.steps(point)]
+
+
+def dumped(value: dict[str, Any]) -> str:
+    """As JSON."""
+    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def print_page(page: RenderableType) -> None:
+    """To stdout."""
+    Console(highlight=False).print(page)
+
+
+def shown_points(plan: Plan, most: int = _ROWS) -> list[PlanPoint]:
+    """Some of its points, evenly, with both ends and the one that is as fast as nothing set."""
+    last = len(plan.points) - 1
+    steps = min(most - 1, last)
+    some = {round(at * last / steps) if steps else 0 for at in range(steps + 1)}
+    return [plan.points[at] for at in sorted(some | {plan.points.index(as_fast(plan))})]
+
+
+def _table(plan: Plan) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for title in ("iteration", "energy", "mean power", "slower", "saved", "over bound"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    base, same = plan.baseline, as_fast(plan)
+    table.add_row(time(base), format_energy(base.energy_j), power(base), "", "", "", "nothing set")
+    for point in shown_points(plan):
+        figures = point_json(plan, point)
+        over = "" if point.bound_j is None else f"{max(0.0, point.energy_j / point.bound_j - 1) * 100:.2f} %"
+        mark = "as fast" if point is same else "thriftiest" if point is plan.points[-1] else ""
+        table.add_row(
+            time(point),
+            format_energy(point.energy_j),
+            power(point),
+            _percent(figures["slowdown"] or 0.0),
+            _percent(figures["saving"] or 0.0),
+            over,
+            mark,
+        )
+    return table
+
+
+def _clocks(plan: Plan, point: PlanPoint) -> Table:
+    """Of every stage and kind: the mean setting, from and to, and how often it changes."""
+    knob = Scale(step.setting for row in plan.steps(point) for step in row).knob
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for title in ("stage", "rank", "kind", knob, "lowest", "highest", "time each"):
+        table.add_column(title, justify="left" if title == "kind" else "right", no_wrap=True)
+    found: dict[tuple[int, str], list[tuple[float, float]]] = {}
+    for row in plan.steps(point):
+        for step in row:
+            found.setdefault((step.stage, step.kind), []).append((step.setting.get(knob, float("nan")), step.time_s))
+    for (stage, kind), pairs in sorted(found.items(), key=lambda each: (each[0][0], KINDS.index(each[0][1]))):
+        if stage >= _STAGES:
+            continue
+        values, times = zip(*pairs, strict=True)
+        table.add_row(
+            str(stage),
+            str(plan.schedule.stage_ranks[stage]),
+            kind,
+            _number(sum(values) / len(values)),
+            _number(min(values)),
+            _number(max(values)),
+            f"{sum(times) / len(times) * 1000:.4g} ms",
+        )
+    if plan.schedule.stages > _STAGES:
+        table.caption = f"and {plan.schedule.stages - _STAGES} stages more; --json has them all"
+    return table
+
+
+def _legend(scale: Scale) -> Text:
+    parts: list[tuple[str, str]] = [("clock  " if scale.knob != "power_limit_w" else "limit  ", "dim")]
+    for step in range(9):
+        share = step / 8
+        parts.append((f" {step + 1} ", f"{ink_on(share)} on {hue(share)}"))
+    return Text.assemble(*parts, (f"  1 = {scale.named(0.0)}, 9 = {scale.named(1.0)}, {IDLE} = waiting", "dim"))
+
+
+def time(point: PlanPoint) -> str:
+    """Seconds with four digits, so that neighbours differ: ``"2.960 s"``."""
+    return f"{point.time_s:#.4g}".rstrip(".") + " s"
+
+
+def power(point: PlanPoint) -> str:
+    """The mean, of all GPUs."""
+    return format_si(point.power_w, "W")
+
+
+def _number(value: float) -> str:
+    return "not set" if value != value else f"{value:.0f}"
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100 + 0.0:.1f} %".replace("-0.0", "0.0").replace("-", "−")
+
+
+def _saved(plan: Plan, point: PlanPoint) -> str:
+    return f"{_percent(point.energy_j / plan.baseline.energy_j - 1)}"
+
+
+def _slower(plan: Plan, point: PlanPoint) -> str:
+    share = point.time_s / plan.baseline.time_s - 1
+    if abs(share) < 0.0005:
+        return "at the same speed"
+    return f"{_percent(abs(share))} {'slower' if share > 0 else 'faster'}"
