@@ -57,6 +57,15 @@ def data() -> Path:
 
 
 @pytest.fixture(scope="session")
+def peers_python() -> Path:
+    """The Python that has PyTorch; tests that ask for it skip where there is none."""
+    python = Path(__file__).parents[1] / ".venv-peers" / "bin" / "python"
+    if not python.exists():
+        pytest.skip(".venv-peers is not there; 'make peers' makes it")
+    return python
+
+
+@pytest.fixture(scope="session")
 def virtual_nvml() -> None:
     """For tests that start a simulator: skip where the virtual NVML is not built."""
     try:

@@ -15,7 +15,6 @@ from bench.recurring_gpu_score import Expected, Price, Ran, figures
 from bench.recurring_gpu_stage import OutOfTime, Training
 from joulewise.core.measurement import Outcome
 from joulewise.core.series import EpochCost, Platform
-from tests.peers.conftest import PEERS, absent
 
 ROOT = Path(__file__).parents[2]
 PRICE = Price(eta=0.5, max_power_w=100.0)
@@ -126,15 +125,7 @@ def test_when_the_time_is_over_what_was_measured_is_kept_and_the_rest_named(tmp_
     assert found["figures"]["recurrences"] == len(found["recurrences"])
 
 
-@pytest.fixture
-def python() -> Path:
-    found = PEERS / "bin" / "python"
-    if not found.exists():
-        absent(f"{PEERS.name} is not there; 'make peers' makes it")
-    return found
-
-
-def test_on_the_processor_it_really_trains_and_calls_its_joules_modelled(python, tmp_path):
+def test_on_the_processor_it_really_trains_and_calls_its_joules_modelled(peers_python, tmp_path):
     out, target = tmp_path / "result.json", 3.4
     small = ["--batch-sizes", "8..128", "--default", "8", "--lr", "0.003", "--width", "16", "--depth", "1"]
     small += [
@@ -152,7 +143,7 @@ def test_on_the_processor_it_really_trains_and_calls_its_joules_modelled(python,
         "8",
     ]
     ended = subprocess.run(
-        [str(python), "-m", "bench.recurring_gpu", "--cpu", *small, "--out", str(out), "--json"],
+        [str(peers_python), "-m", "bench.recurring_gpu", "--cpu", *small, "--out", str(out), "--json"],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "OMP_NUM_THREADS": "1"},
         capture_output=True,

@@ -181,6 +181,22 @@ def test_a_misspelt_target_is_known_after_the_first_epoch_and_another_name_after
     assert (told["outcome"], told["epochs"]) == ("preempted", 1 if how == "misspelt" else 2)
 
 
+def test_a_target_that_was_written_wrong_is_written_right_under_the_same_name(recur):
+    assert recur.run("asks", target="val_ac>=0.5").returncode == 2
+    ran = recur.run("asks", target="val_acc>=0.5")
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stderr.startswith("joulewise: nightly #1: reached val_acc 0.5 in 5 epochs at batch size 16")
+    assert [told["outcome"] for told in recur.history()] == ["preempted", "reached"]
+
+
+def test_a_path_that_was_mistyped_night_after_night_bars_no_batch_size(recur):
+    for _ in range(3):
+        assert recur.run("crash").returncode == 7
+    ran = recur.run("asks")
+    assert ran.returncode == 0, ran.stderr
+    assert recur.ran == [16] * 4
+
+
 def test_a_command_that_tells_nothing_says_how_to(recur):
     ran = recur.run("silent")
     assert ran.returncode == 2

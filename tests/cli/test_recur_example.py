@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.peers.conftest import PEERS, absent
-
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "train_recurring.py"
 RECURRENCES = 4
@@ -17,21 +15,13 @@ RECURRENCES = 4
 TARGET = 2.5
 
 
-@pytest.fixture
-def python() -> Path:
-    found = PEERS / "bin" / "python"
-    if not found.exists():
-        absent(f"{PEERS.name} is not there; 'make peers' makes it")
-    return found
-
-
 @pytest.mark.slow
-def test_the_example_recurs_learns_and_really_converges(environ, virtual_nvml, python, tmp_path):
+def test_the_example_recurs_learns_and_really_converges(environ, virtual_nvml, peers_python, tmp_path):
     environ = {**environ, "JOULEWISE_HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
     job = ["--job", "manual", "--batch-sizes", "16..128", "--default", "16", "--max-epochs", "16", "--lr", "0.003"]
     gpu = ["--gpu", "sim:h200", "--speed", "10", "--no-tune"]
     train = [
-        str(python),
+        str(peers_python),
         str(EXAMPLE),
         "--batch-size",
         "{batch_size}",
@@ -69,12 +59,12 @@ def test_the_example_recurs_learns_and_really_converges(environ, virtual_nvml, p
 
 
 @pytest.mark.slow
-def test_a_larger_batch_needs_more_epochs_to_the_same_loss(python):
+def test_a_larger_batch_needs_more_epochs_to_the_same_loss(peers_python):
     def epochs(batch_size: int) -> int:
         rate = 0.003 * (batch_size / 16) ** 0.5
         flags = ["--batch-size", str(batch_size), "--lr", str(rate), "--target", str(TARGET), "--seed", "1"]
         ran = subprocess.run(
-            [str(python), str(EXAMPLE), *flags],
+            [str(peers_python), str(EXAMPLE), *flags],
             env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"},
             capture_output=True,
             text=True,

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulewise.cli.recur_loop import MOST_TRIALS, Recurrence, Trial, in_short, platform_of, recurred
-from joulewise.cli.recur_trial import CRASHED, Ended, Terms
+from joulewise.cli.recur_trial import Ended, Terms
 from joulewise.core.event import Asked
 from joulewise.core.measurement import Outcome
 from joulewise.core.series import Purpose
+from joulewise.tune.series import CRASHED
 from joulewise.tune.steady import Steady
 from tests.cli.shell_trials import JOB, PLATFORM, desk, tells, terms
 
@@ -53,11 +54,31 @@ def test_after_a_trial_that_did_not_it_says_so_and_goes_on(usual):
 
 
 def test_it_does_not_go_on_for_ever(usual):
-    at = desk()
-    done = run(f"{tells(0.1)}; exit 7", usual, at)
-    assert len(done.trials) == len(at.history()) == MOST_TRIALS
+    at, said = desk(), []
+    assert run(tells(0.6), usual, at).exit_code == 0
+    done = run(tells(*[0.1] * 8), usual, at, said)
+    assert len(done.trials) == len(said) + 1 == MOST_TRIALS
     assert (done.error, done.exit_code) == ("the target val_acc>=0.5 was not reached in 5 trials", 1)
     assert done.reached is None
+
+
+def test_a_job_that_crashes_at_every_size_is_broken_and_that_is_said_every_night_until_it_is_mended(usual):
+    at = desk()
+    for _ in range(3):
+        done = run(f"{tells(0.1)}; exit 7", usual, at)
+        assert (len(done.trials), len(set(sizes(done))), done.exit_code) == (3, 3, 7)
+        assert sizes(done)[0] == 16
+        assert "the last 3 runs of 'nightly' crashed, at batch sizes 16, " in done.error
+        assert "the job itself seems broken" in done.error
+    assert len(at.history()) == 9
+    mended = run(tells(0.6), usual, at)
+    assert (sizes(mended), mended.exit_code) == ([16], 0)
+
+
+def test_what_fits_nowhere_is_said_with_the_commands_exit_code(usual):
+    done = run("echo CUDA out of memory; exit 3", usual, desk())
+    assert (sizes(done), done.exit_code) == ([16, 8], 3)
+    assert "no batch size of 'nightly' can be run" in done.error
 
 
 def test_what_is_hopeless_is_not_tried_again(usual):

@@ -4,10 +4,11 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from joulewise.cli.recur_trial import CRASHED, Ended, Terms, tried
+from joulewise.cli.recur_trial import Ended, Terms, tried
 from joulewise.core.measurement import Outcome
 from joulewise.core.series import EpochCost
 from joulewise.tune.desk import LEASE_S, Desk, Standing
+from joulewise.tune.series import CRASHED
 from tests.cli.shell_trials import JOB, PLATFORM, WAITS, desk, tells, terms
 
 

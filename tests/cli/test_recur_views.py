@@ -69,6 +69,16 @@ def test_the_history_has_a_line_a_trial_and_room_for_each_way_to_end(width):
     assert all(("may save 4 %" in way) == (width >= 110) for way in ways)
 
 
+def test_of_a_size_that_never_got_there_it_is_said_what_it_takes_at_least():
+    eight, sixteen, most = shown(views.status_page(JOB, PLATFORM, SUMMARY, BELIEFS, width=80), 80)[-4:-1]
+    assert "at least 2.2" in eight
+    assert "105.8" not in eight
+    assert "4.0 (3.1–5.2)" in sixteen
+    assert "at least 8.2" in most
+    roomy = replace(JOB, max_epochs=100)
+    assert "11.9 (8.2–17.3)" in shown(views.status_page(roomy, PLATFORM, SUMMARY, BELIEFS, width=80), 80)[-2]
+
+
 def test_the_frontier_names_the_setting_in_words():
     points = Frontier(
         [Point(60.0, 2e4, (8, Setting(power_limit_w=300)), 1.0, 500.0), Point(50.0, 3e4, (16, DEFAULT), 1.0, 500.0)]

@@ -22,6 +22,7 @@ SIZES = (8, 16, 32, 64, 128, 256)
 X = octaves(SIZES, 32)
 EPOCHS = epochs_family(X, 10.0, slope_sd=0.25, bump_sd=0.3, reach=2.0)
 NOISE = 0.02
+NOISES = np.full(64, NOISE)
 
 families = st.sampled_from([EPOCHS, cost_family(X, bump_sd=0.12, reach=2.0)])
 places = st.integers(0, len(SIZES) - 1)
@@ -49,7 +50,7 @@ def test_a_belief_is_a_gaussian_whatever_was_seen(family, values):
 @given(families, seen, st.lists(stops, max_size=6))
 def test_a_belief_is_a_gaussian_whatever_was_stopped(family, values, stopped):
     before = belief_of(family, values)
-    after = above(before, stopped, NOISE)
+    after = above(before, stopped, NOISES)
     assert np.isfinite(after.mean).all()
     assert is_psd(after.cov)
     if not stopped:
@@ -84,7 +85,7 @@ def test_any_value_pulls_its_neighbours_more_than_those_far_away():
 @given(seen, places, logs, st.floats(0.0, 0.9))
 def test_a_stop_raises_its_size_and_lowers_no_neighbour_that_goes_with_it(values, place, bound, lost):
     before = belief_of(EPOCHS, values)
-    after = above(before, [Stop(place, bound, lost)], NOISE)
+    after = above(before, [Stop(place, bound, lost)], NOISES)
     assert after.mean[place] >= before.mean[place] - 1e-9
     with_it = before.cov[:, place] >= 0
     assert np.all(after.mean[with_it] >= before.mean[with_it] - 1e-9)
@@ -93,14 +94,14 @@ def test_a_stop_raises_its_size_and_lowers_no_neighbour_that_goes_with_it(values
 @given(st.integers(1, 6), st.floats(0.0, 1.0))
 def test_a_run_stopped_far_along_raises_more_than_one_stopped_at_once(count, further):
     before = EPOCHS.given([2], [math.log(10.0)], [0.01])
-    early = above(before, [Stop(4, math.log(2.0), 0.0, count)], NOISE)
-    late = above(before, [Stop(4, math.log(10.0) + further, 0.0, count)], NOISE)
+    early = above(before, [Stop(4, math.log(2.0), 0.0, count)], NOISES)
+    late = above(before, [Stop(4, math.log(10.0) + further, 0.0, count)], NOISES)
     assert late.mean[4] > early.mean[4] >= before.mean[4]
 
 
 def test_where_runs_never_arrive_a_stop_says_nothing_of_the_curve():
     before = EPOCHS.given([2], [math.log(10.0)], [0.01])
-    moved = [above(before, [Stop(4, 3.0, lost)], NOISE).mean[4] - before.mean[4] for lost in (0.0, 0.5, 0.99, 1.0)]
+    moved = [above(before, [Stop(4, 3.0, lost)], NOISES).mean[4] - before.mean[4] for lost in (0.0, 0.5, 0.99, 1.0)]
     assert moved == sorted(moved, reverse=True)
     assert moved[0] > 0.2
     assert moved[-1] == pytest.approx(0.0, abs=1e-6)
@@ -115,7 +116,7 @@ def test_a_stop_is_weighed_as_its_likelihood_would_have_it():
     density /= density.sum()
     truth = float(grid @ density)
     spread = float(((grid - truth) ** 2) @ density)
-    after = above(Belief(np.array([mean]), np.array([[variance]])), [Stop(0, bound)], NOISE)
+    after = above(Belief(np.array([mean]), np.array([[variance]])), [Stop(0, bound)], NOISES)
     assert after.mean[0] == pytest.approx(truth, abs=1e-3)
     assert after.cov[0, 0] == pytest.approx(spread, abs=1e-3)
 

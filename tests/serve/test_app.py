@@ -77,8 +77,13 @@ def test_history_comes_in_pages(registered):
 
 
 def test_a_job_known_otherwise_is_a_conflict_and_stays_as_it_is(registered):
+    other = {**JOB, "batch_sizes": [16, 32]}
+    assert registered("PUT", AT, other).json()["batch_sizes"] == [16, 32]  # as long as nothing has run
     assert registered("PUT", AT, JOB).status_code == 200
-    problem(registered("PUT", AT, {**JOB, "batch_sizes": [16, 32]}), 409)
+    registered("POST", f"{AT}/ask", ASK)
+    assert "under way" in problem(registered("PUT", AT, other), 409)
+    registered("POST", f"{AT}/trials/0/tell", TELL)
+    problem(registered("PUT", AT, other), 409)
     problem(registered("PUT", AT, {**JOB, "objective": {"what": "energy", "max_slowdown": 0.1}}), 409)
     assert registered("GET", AT).json()["job"]["batch_sizes"] == JOB["batch_sizes"]
 

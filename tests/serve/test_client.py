@@ -30,11 +30,11 @@ def test_a_client_is_as_a_desk(serving, store):
     client.register(JOB)
     assert jobs(serving.url) == ["nightly"]
     assert desk.job == JOB
-    with pytest.raises(BadSpec):
-        client.register(Recurring("nightly", (8, 16), 8, 10))
     with pytest.raises(NoReading):
         client.frontier(PLATFORM)
     first = client.ask("r0", PLATFORM, "me", "key")
+    with pytest.raises(BadSpec):
+        Client(serving.url, "nightly").register(Recurring("nightly", (8, 16), 8, 10))
     assert client.ask("r0", PLATFORM, "me", "key") == first
     assert client.limit(first.trial, [COST]) == desk.limit(first.trial, [COST])
     assert client.progress(first.trial, 1, [COST]) == desk.progress(first.trial, 1, [COST])

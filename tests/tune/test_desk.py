@@ -80,13 +80,26 @@ def written(journal: MemoryJournal, kind: type) -> list:
     return [event for _, event in journal.read() if isinstance(event, kind)]
 
 
-def test_a_job_is_registered_once_and_never_as_another(desk, journal):
+OTHER = Recurring("nightly", (8, 16), 8, 10, "val_acc>=0.84")
+
+
+def test_a_job_is_registered_once_and_when_a_run_has_counted_never_as_another(desk, journal):
     desk.register(JOB)
     assert len(written(journal, Registered)) == 1
     assert desk.job == JOB
+    tell(desk, ask(desk).trial)
     with pytest.raises(BadSpec):
-        desk.register(Recurring("nightly", (8, 16), 8, 10, "val_acc>=0.84"))
+        desk.register(OTHER)
     assert len(written(journal, Registered)) == 1
+
+
+def test_until_then_another_desk_may_register_it_otherwise_and_this_one_knows(desk, journal):
+    other = Desk(journal)
+    assert desk.job == other.job == JOB
+    other.register(OTHER)
+    assert [event.job for event in written(journal, Registered)] == [JOB, OTHER]
+    assert desk.job == OTHER
+    assert ask(desk).batch_size == 8
 
 
 def test_a_job_that_nobody_registered_has_no_trials():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,7 +14,7 @@ from joulewise.core.event import Asked, Event, Expired, Finished, Progressed, Re
 from joulewise.core.knob import Setting
 from joulewise.core.measurement import Outcome
 from joulewise.core.series import EpochCost, Platform, Purpose
-from joulewise.tune.series import CRASHED, SeriesTuner, _coin
+from joulewise.tune.series import CRASHED, SeriesTuner
 from tests.tune.series_jobs import A40, LEASE_S, SIZES, V100, Series, epoch, expected, job, level
 
 LOW = Setting(power_limit_w=150)
@@ -34,6 +33,7 @@ def replayed(events: list[Event]) -> SeriesTuner:
 
 # What may happen to a job: each step is one of its askers doing something.
 trials = st.integers(0, 12)
+others = st.sampled_from([job(), job(target="val_acc>=0.9"), job(batch_sizes=(8, 16, 64), default=16)])
 profiles = st.sampled_from([(), (epoch(32),), (EpochCost(150.0, 2e4), EpochCost(170.0, 1.5e4, LOW))])
 happenings = st.lists(
     st.one_of(
@@ -48,27 +48,36 @@ happenings = st.lists(
             st.sampled_from([(), (CRASHED,)]),
         ),
         st.tuples(st.just("wait"), st.sampled_from([1.0, 2.0 * LEASE_S])),
+        st.tuples(st.just("register"), others),
     ),
     max_size=30,
 )
 
 
-def happen(series: Series, happened: list[tuple]) -> None:
-    """Nothing here may raise but for want of a size that can run."""
+def happen(series: Series, happened: list[tuple]) -> list[str]:
+    """What was refused: a trial for want of a size that can run, or another job under this name."""
+    refused = []
     for what, *how in happened:
         known = len(series.tuner.history())
         if what == "wait":
             series.now_s += how[0]
-        elif what == "ask":
-            recurrence, platform, key = how
-            asked = series.tuner.ask(now_s=series.now_s, recurrence=recurrence, platform=platform, key=key)
-            series.fold(*asked)
+        elif what in ("ask", "register"):
+            try:
+                if what == "register":
+                    series.fold(*series.tuner.register(how[0], series.now_s))
+                else:
+                    recurrence, platform, key = how
+                    more = {"recurrence": recurrence, "platform": platform, "key": key}
+                    series.fold(*series.tuner.ask(now_s=series.now_s, **more))
+            except BadSpec as error:
+                refused.append(str(error))
         elif known and what == "progress":
             series.progress(how[0] % known, how[1], how[2])
         elif known:
             trial, outcome, epochs, profile, notes = how
             asked = series.tuner.history()[trial % known].asked
             series.tell(asked, outcome, epochs, profile=profile, notes=notes)
+    return refused
 
 
 def able(happened: list[tuple]) -> list[tuple]:
@@ -128,20 +137,17 @@ def test_while_a_size_can_run_there_is_an_answer_and_a_limit(happened):
     assert asked.batch_size in SIZES
     assert asked.reason
     assert 0 <= series.tuner.limit(asked.trial, ()) <= series.job.max_epochs
-    assert len(series.tuner.beliefs(V100)) == len(SIZES)
+    assert len(series.tuner.beliefs(V100)) == len(series.job.batch_sizes)
 
 
 @given(happenings)
 @settings(max_examples=40)
-def test_what_cannot_be_answered_is_said(happened):
+def test_what_is_refused_is_said_and_a_new_recurrence_always_gets_an_answer(happened):
     series = Series()
-    refusal = ""
-    try:
-        happen(series, happened)
-        assert series.ask("last").batch_size in SIZES
-    except BadSpec as error:
-        refusal = str(error)
-    assert not refusal or "no batch size of 'nightly' can be run" in refusal
+    says = ("no batch size of 'nightly' can be run", "the job itself seems broken", "give this job another name")
+    for refusal in happen(series, happened):
+        assert sum(each in refusal for each in says) == 1
+    assert series.ask("last").batch_size in SIZES
 
 
 def test_sizes_that_the_job_does_not_have_are_folded_into_nothing():
@@ -160,28 +166,98 @@ def test_before_it_is_registered_nothing_can_be_asked():
     assert SeriesTuner.from_json(tuner.to_json()).job is None
 
 
-def test_a_job_is_registered_once():
+def test_a_job_that_is_known_as_it_is_is_registered_once():
     series = Series()
     assert series.tuner.register(job(), 5.0) == []
-    series.tuner.fold(Registered(6.0, job(batch_sizes=(1, 2), default=1)))
+    left_open = {**job().objective, "max_slowdown": None}
+    assert series.tuner.register(job(objective=left_open), 5.0) == []
+
+
+OTHERWISE = [
+    ({"batch_sizes": (16, 32, 64)}, "the batch sizes 8, 16, 32, 64, 128, 256, not 16, 32, 64"),
+    ({"default": 64}, "the default 32, not 64"),
+    ({"max_epochs": 10}, "at most 50 epochs, not 10 epochs"),
+    ({"target": "val_acc>=0.9"}, "the target 'val_acc>=0.84', not 'val_acc>=0.9'"),
+    (
+        {"objective": {"what": "energy"}},
+        "the objective 'least 0.5 × energy + 0.5 × max power × time', not 'least energy'",
+    ),
+]
+
+
+@pytest.mark.parametrize(("other", "says"), OTHERWISE)
+@pytest.mark.parametrize(
+    ("outcome", "epochs"), [(Outcome.REACHED, 10), (Outcome.STOPPED_EARLY, 3), (Outcome.FAILED, 50)]
+)
+def test_once_a_run_has_counted_another_job_of_the_same_name_is_refused_in_words(other, says, outcome, epochs):
+    series = Series()
+    series.tell(series.ask(), outcome, epochs)
+    with pytest.raises(BadSpec, match="give this job another name") as refused:
+        series.tuner.register(job(**other), 0.0)
+    assert f"job 'nightly' is known with {says};" in str(refused.value)
+    series.fold(Registered(6.0, job(**other)))
     assert series.job == job()
 
 
+@pytest.mark.parametrize(("other", "says"), OTHERWISE)
 @pytest.mark.parametrize(
-    ("other", "before", "after"),
-    [
-        ({"batch_sizes": (16, 32, 64)}, "8, 16, 32, 64, 128, 256", "16, 32, 64"),
-        ({"default": 64}, "32", "64"),
-        ({"max_epochs": 10}, "50", "10"),
-        ({"target": "val_acc>=0.9"}, "val_acc>=0.84", "val_acc>=0.9"),
-        ({"objective": {"what": "energy"}}, "0.5", "energy"),
-    ],
+    ("outcome", "epochs", "notes"),
+    [(Outcome.PREEMPTED, 1, ("misspelt target",)), (Outcome.FAILED, 2, (CRASHED,)), (Outcome.OUT_OF_MEMORY, 0, ())],
 )
-def test_a_job_of_the_same_name_with_another_space_is_refused_and_both_are_named(other, before, after):
-    with pytest.raises(BadSpec, match="give this job another name") as refused:
-        Series().tuner.register(job(**other), 0.0)
-    assert before in str(refused.value)
-    assert after in str(refused.value)
+def test_until_then_a_slip_of_the_pen_is_mended_under_the_same_name(other, says, outcome, epochs, notes):
+    series = Series()
+    series.tell(series.ask(), outcome, epochs, notes=notes)
+    events = series.tuner.register(job(**other), 5.0)
+    assert events == [Registered(5.0, job(**other))]
+    series.fold(*events)
+    assert series.job == job(**other)
+    assert replayed(series.events).to_json() == series.tuner.to_json()
+    assert len(series.tuner.history()) == 1
+    assert series.tuner.summary(V100).trials == 0
+    asked = series.ask()
+    assert (asked.trial, asked.batch_size, asked.purpose) == (1, series.job.default, Purpose.DEFAULT)
+
+
+def test_all_that_differs_is_named():
+    series = Series()
+    series.ran(32)
+    with pytest.raises(BadSpec, match="with the default 32, not 8 and with at most 50 epochs, not 9 epochs;"):
+        series.tuner.register(job(default=8, max_epochs=9), 0.0)
+
+
+def test_an_objective_that_is_none_is_refused_before_it_replaces_one():
+    series = Series()
+    with pytest.raises(BadSpec, match="no objective"):
+        series.tuner.register(job(objective={"what": "money"}), 0.0)
+
+
+def test_while_a_run_is_under_way_its_job_stays_and_when_it_is_dead_it_is_given_up():
+    series = Series()
+    asked = series.ask()
+    with pytest.raises(BadSpec, match=r"a run of that is under way: wait for it \(10 min"):
+        series.tuner.register(job(target="val_acc>=0.9"), series.now_s)
+    series.now_s += LEASE_S + 1.0
+    events = series.tuner.register(job(target="val_acc>=0.9"), series.now_s)
+    assert [type(event) for event in events] == [Expired, Registered]
+    series.fold(*events)
+    assert series.job.target == "val_acc>=0.9"
+    assert series.tuner.limit(asked.trial) == series.job.max_epochs
+
+
+def test_what_comes_back_of_the_job_as_it_was_is_history_and_no_knowledge():
+    series = Series()
+    late = series.ask("late")
+    series.now_s += LEASE_S + 1.0
+    series.fold(*series.tuner.register(job(batch_sizes=(16, 64), default=16, max_epochs=5), series.now_s))
+    series.progress(late.trial, 3, [epoch(32)])
+    series.tell(late, Outcome.REACHED, 40)
+    assert series.tuner.history()[0].told.epochs == 40
+    assert not series.tuner.settled
+    assert best(series) is None
+    again = series.ask("late")
+    assert (again.batch_size, again.purpose) == (16, Purpose.DEFAULT)
+    kept = SeriesTuner.from_json(json.loads(json.dumps(series.tuner.to_json())))
+    assert kept.to_json() == series.tuner.to_json()
 
 
 def test_asking_again_under_a_key_hands_out_nothing_new():
@@ -303,14 +379,6 @@ def test_out_of_memory_drops_that_size_and_larger_ones_on_that_platform_alone():
     assert max(series.sizes(first)) == 256
 
 
-def test_a_recurrence_goes_on_after_its_trial_ran_out_of_memory():
-    series = Series()
-    series.recur(level)
-    series.ran(128, Outcome.OUT_OF_MEMORY, 0, recurrence="mine", profile=())
-    again = series.ask("mine")
-    assert (again.batch_size, again.purpose) == (32, Purpose.FINISH)
-
-
 def test_what_has_run_on_a_platform_is_not_dropped_when_memory_is_short_for_once():
     series = Series()
     series.recur(level)
@@ -319,83 +387,6 @@ def test_what_has_run_on_a_platform_is_not_dropped_when_memory_is_short_for_once
     for _ in range(20):
         series.recur(level)
     assert best(series) == 256
-
-
-def test_a_size_that_crashes_twice_is_not_offered_again():
-    series = Series()
-    series.recur(level)
-    for _ in range(2):
-        series.ran(256, Outcome.FAILED, 0, notes=(CRASHED,), profile=())
-    first = len(series.sizes())
-    for _ in range(20):
-        series.recur(level)
-    assert 256 not in series.sizes(first)
-    assert {belief.batch_size: belief.state for belief in series.tuner.beliefs(V100)}[256] == "crashes"
-
-
-def test_one_crash_is_no_reason_to_leave_a_size():
-    series = Series()
-    series.recur(level)
-    series.ran(256, Outcome.FAILED, 0, notes=(CRASHED,), profile=())
-    for _ in range(20):
-        series.recur(level)
-    assert best(series) == 256
-
-
-def test_a_run_that_was_preempted_is_repeated():
-    series = Series()
-    for _ in range(2):
-        series.recur(level)
-    before = expected(series)
-    asked = series.ask("mine")
-    series.tell(asked, Outcome.PREEMPTED, 3, profile=())
-    assert expected(series) == before
-    again = series.ask("mine")
-    assert (again.batch_size, again.purpose) == (asked.batch_size, asked.purpose)
-
-
-def test_after_a_trial_in_vain_a_size_that_works_finishes_the_recurrence():
-    series = Series()
-    series.recur(level)
-    asked = series.ask("mine")
-    assert asked.purpose is Purpose.EXPLORE
-    series.tell(asked, Outcome.STOPPED_EARLY, 8)
-    again = series.ask("mine")
-    assert (again.batch_size, again.purpose) == (32, Purpose.FINISH)
-
-
-def test_a_finishing_run_that_fails_too_leaves_the_default_to_finish():
-    series = Series()
-    for _ in range(12):
-        series.recur(level)
-    sizes = []
-    for _ in range(5):
-        asked = series.ask("unlucky")
-        sizes.append(asked.batch_size)
-        series.tell(asked, Outcome.FAILED, 50)
-    assert sizes[-1] == 32
-
-
-def test_where_no_size_reaches_the_target_all_are_tried_in_turn_and_there_is_always_an_answer():
-    series = Series()
-    for number in range(3 * len(SIZES)):
-        asked = series.ask("one and the same" if number < 2 * len(SIZES) else None)
-        series.tell(asked, Outcome.FAILED, 50)
-    assert set(series.sizes()[: 2 * len(SIZES)]) == set(SIZES)
-    assert best(series) is None
-
-
-@pytest.mark.parametrize(("outcome", "notes"), [(Outcome.FAILED, (CRASHED,)), (Outcome.OUT_OF_MEMORY, ())])
-def test_where_no_size_can_run_that_is_said(outcome, notes):
-    series = Series()
-
-    def recur() -> None:
-        for _ in range(2 * len(SIZES) + 1):
-            series.tell(series.ask("mine"), outcome, 0, notes=notes, profile=())
-
-    with pytest.raises(BadSpec, match="no batch size of 'nightly' can be run"):
-        recur()
-    assert len(series.tuner.history()) >= 1
 
 
 # Several at once, and those who never come back.
@@ -500,19 +491,6 @@ def test_more_epochs_than_the_job_has_are_refused():
     for epochs in (0, 51, -1):
         with pytest.raises(BadSpec, match="1 to 50"):
             series.tell(asked, Outcome.REACHED, epochs)
-
-
-def test_coins_are_each_trials_own_and_always_the_same():
-    """Zeus, D4: without a seed, draws of the same second are equal."""
-    coins = np.array([[_coin(name, trial) for trial in range(1000)] for name in ("nightly", "weekly", "nightly2")])
-    assert [_coin("nightly", trial) for trial in range(1000)] == coins[0].tolist()
-    assert coins.min() >= 0.0
-    assert coins.max() < 1.0
-    np.testing.assert_allclose(coins.mean(axis=1), 0.5, atol=4.0 / math.sqrt(12.0 * 1000.0))
-    # Four standard errors of a correlation of 1,000.
-    between = [np.corrcoef(coins[one], coins[two])[0, 1] for one, two in ((0, 1), (0, 2), (1, 2))]
-    after = [np.corrcoef(each[:-lag], each[lag:])[0, 1] for each in coins for lag in (1, 2, 10)]
-    assert np.abs([*between, *after]).max() < 4.0 / math.sqrt(1000.0)
 
 
 # What it is asked to save.

@@ -51,7 +51,7 @@ def outlook(
     log_cost = log_epoch + belief.mean
     return Outlook(
         belief,
-        noise,
+        np.full(COUNT, noise),
         np.full(COUNT, lost),
         np.where(np.arange(COUNT) == SAFE, 0.0, float(vain)),
         log_cost,
@@ -137,7 +137,7 @@ def test_the_more_luck_there_is_the_more_patience():
 
 def test_a_neighbour_under_way_makes_a_size_worth_less():
     look = usual()
-    asked = replace(look, epochs=look.epochs.seen(3, look.noise))
+    asked = replace(look, epochs=look.epochs.seen(3, float(look.noise[3])))
     assert asked.weigh(3).net < look.weigh(3).net
     assert asked.weigh(4).net == pytest.approx(look.weigh(4).net, rel=1.0)
 

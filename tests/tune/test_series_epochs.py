@@ -42,7 +42,7 @@ def test_whatever_happened_there_is_a_sane_belief(happened):
     assert np.isfinite(belief.mean).all()
     assert np.linalg.eigvalsh(belief.cov).min() > -1e-8
     assert np.all(expected(epochs) >= 1.0)
-    assert 0.0 < epochs.noise < 25.0
+    assert np.all((epochs.noise > 0.0) & (epochs.noise < 25.0))
     assert all(0.0 <= epochs.lost(place) <= 1.0 for place in range(len(SIZES)))
     assert epochs.proven == sorted({place for place, _, reached in happened if reached})
 
@@ -124,11 +124,30 @@ def test_a_size_that_works_is_not_lost_for_one_unlucky_run():
 def test_luck_is_pooled_over_sizes():
     rng = np.random.default_rng(1)
     calm, wild = new(), new()
-    for number in range(30):
+    for number in range(150):
         for epochs, luck in ((calm, 0.02), (wild, 0.3)):
             epochs.reached(number % 3 + 1, max(1, round(40.0 * math.exp(luck * rng.standard_normal()))))
-    assert math.sqrt(calm.noise) < 0.06
-    assert math.sqrt(wild.noise) == pytest.approx(0.3, rel=0.4)
+    assert np.sqrt(calm.noise[1:4]) == pytest.approx(0.04, abs=0.03)
+    assert np.sqrt(wild.noise) == pytest.approx(0.3, rel=0.4)
+    assert 0.02 < math.sqrt(calm.noise[5]) < 0.1  # never run, and believed to be as calm as the others
+
+
+def test_a_size_that_runs_every_night_says_no_more_of_the_others_luck_than_a_few_runs_of_it_would():
+    few, many = new(), new()
+    for epochs, nights in ((few, 6), (many, 200)):
+        for _ in range(nights):
+            epochs.reached(2, 40)
+    assert math.sqrt(many.noise[2]) < 0.02
+    assert math.sqrt(many.noise[4]) > 0.6 * math.sqrt(few.noise[4]) > 0.05
+
+
+def test_a_size_that_scatters_makes_itself_doubtful_more_than_the_others():
+    epochs = new()
+    for night in range(24):
+        epochs.reached(2, 40)
+        epochs.reached(3, 25 if night % 2 else 55)
+    assert epochs.noise[3] > 10.0 * epochs.noise[2]
+    assert epochs.noise[2] < epochs.noise[5] < epochs.noise[3]
 
 
 def test_twenty_jobs_that_stay_as_they_are_are_never_found_to_have_drifted():

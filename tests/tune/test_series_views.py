@@ -150,13 +150,18 @@ def test_each_size_says_where_it_stands():
     series = by_hand()
     series.ran(256, Outcome.OUT_OF_MEMORY, 0, profile=())
     for _ in range(2):
-        series.ran(16, Outcome.FAILED, 0, notes=(CRASHED,), profile=())
+        series.ran(16, Outcome.FAILED, 1, notes=(CRASHED,), profile=())
     believed = {each.batch_size: each for each in series.tuner.beliefs(V100)}
     assert [believed[size].state for size in (16, 32, 64, 256)] == ["crashes", "works", "best", "too large"]
     assert [(believed[size].runs, believed[size].successes) for size in (32, 64, 128)] == [(1, 1), (3, 3), (1, 0)]
     assert believed[128].epoch == EpochCost(8.0, 400.0)
     assert believed[8].epoch is None
     assert all(each.says for each in believed.values())
+
+
+def test_of_a_size_that_never_got_there_no_more_epochs_are_told_than_a_run_may_take():
+    for each in Series(job(max_epochs=2)).tuner.beliefs(V100):
+        assert 1.0 <= each.epochs_low <= each.epochs <= each.epochs_high == 2.0
 
 
 def test_before_anything_works_every_size_is_open_and_has_no_price():
@@ -178,6 +183,7 @@ def test_intervals_hold_what_they_are_of(runs):
         series.ran(size, outcome, epochs)
     for each in series.tuner.beliefs(V100):
         assert 1.0 <= each.epochs_low <= each.epochs <= each.epochs_high
+        assert each.successes or each.epochs_high <= series.job.max_epochs
         if each.cost is not None:
             assert 0.0 < each.cost_low <= each.cost <= each.cost_high
 

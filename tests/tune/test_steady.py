@@ -102,7 +102,16 @@ def test_what_is_refused_for_good_does_not_stand_in_the_way(desk, journal):
 
 
 def test_what_is_asked_before_anything_runs_is_refused_aloud(desk):
+    tell(desk, desk.ask("r0", PLATFORM).trial)
     with pytest.raises(BadSpec):
         desk.register(Recurring("nightly", (8,), 8, 1))
     with pytest.raises(BadSpec):
         Steady(Desk(MemoryJournal())).ask("r0", PLATFORM)
+
+
+def test_whose_job_was_replaced_since_it_was_registered_gets_no_trial_of_the_other(desk, journal):
+    Desk(journal).register(Recurring("nightly", (8,), 8, 1))
+    with pytest.raises(BadSpec, match="known with the batch sizes 8, not "):
+        desk.ask("r0", PLATFORM)
+    (trial,) = desk.history()
+    assert (trial.told.outcome, trial.told.notes) == (Outcome.PREEMPTED, ("never ran",))

@@ -113,7 +113,8 @@ def run(
 
     In the command, {batch_size}, {learning_rate} and {epochs} are filled in;
     a brace that is meant is written twice. A new --job begins to learn from
-    nothing; the same --job with other sizes or another target is refused.
+    nothing; the same --job with other sizes or another target is refused once
+    a run of it has counted.
 
       joulewise recur run --job nightly --batch-sizes 8..256 --default 32
         --target 'val_acc>=0.84' --max-epochs 10 --lr 0.001
@@ -124,7 +125,7 @@ def run(
 
     Exit code: 0 if the target was reached; 1 if not, or if nothing can be
     measured or kept; 2 if a flag is wrong or the target is no metric's; the
-    command's own if it crashes before its first epoch or is interrupted.
+    command's own if it crashes at once or thrice, or is interrupted.
     """
     wanted = recur_terms.Target.of(target)
     aim, within = recur_terms.objective(

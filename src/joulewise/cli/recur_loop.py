@@ -13,13 +13,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from joulewise.cli.recur_terms import Rate, filled
-from joulewise.cli.recur_trial import CRASHED, Ended, Terms, tried
+from joulewise.cli.recur_trial import Ended, Terms, tried
 from joulewise.cli.recur_views import counted
+from joulewise.core.errors import BadSpec
 from joulewise.core.event import Asked
 from joulewise.core.measurement import Outcome
 from joulewise.core.series import Platform
 from joulewise.device.gpu import Gpu
 from joulewise.tune.desk import SeriesDesk
+from joulewise.tune.series import CRASHED
 
 MOST_TRIALS = 5
 """In one recurrence. The second is a safe one as a rule; more are crashes and bad luck."""
@@ -83,12 +85,22 @@ def recurred(
     say: Callable[[str], None],
 ) -> Recurrence:
     """Run trials of the registered job until one reaches its target. OSError where the command cannot be started;
-    NotKept or BadSpec where no trial can be had. ``desk`` must not raise while one runs (``Steady``)."""
+    NotKept or BadSpec where no first trial can be had. ``desk`` must not raise while one runs (``Steady``)."""
     recurrence, job = Recurrence(name), terms.job
     owner = f"{socket.gethostname()}:{os.getpid()}"
     mine = secrets.token_hex(4)  # a key is this process's own: asking anew under it, over a wire, gives the same trial
     for number in range(MOST_TRIALS):
-        asked = desk.ask(name, platform, owner, f"{name}/{mine}/{number}")
+        try:
+            asked = desk.ask(name, platform, owner, f"{name}/{mine}/{number}")
+        except BadSpec as error:
+            if not recurrence.trials:
+                raise
+            recurrence.error = str(error)
+            recurrence.exit_code = recurrence.trials[-1].ended.exit_code or 1
+            break
+        if recurrence.trials:
+            before = recurrence.trials[-1]
+            say(f"{job.name}: {in_short(before.asked, before.ended)}; another trial follows")
         filled_in = filled(command, asked.batch_size, job.max_epochs, rate)
         ended = _ran(asked, filled_in, terms, desk)
         recurrence.trials.append(Trial(asked, tuple(filled_in), ended))
@@ -104,7 +116,6 @@ def recurred(
         recurrence.unkept = desk.trouble
         if _over(recurrence, terms, desk):
             break
-        say(f"{job.name}: {in_short(asked, ended)}; another trial follows")
     else:
         recurrence.error = f"the target {terms.target} was not reached in {MOST_TRIALS} trials"
         recurrence.exit_code = 1

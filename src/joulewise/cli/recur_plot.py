@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from joulewise.cli.plot import FAINT, HUES, INK, STYLE
-from joulewise.cli.recur_views import objective
 from joulewise.core.measurement import Outcome
 from joulewise.core.series import Platform, Recurring
 from joulewise.tune.series import SeriesSummary, SizeBelief, TrialRecord
+from joulewise.tune.series_terms import objective
 
 _MOST_LABELS = 40  # recurrences whose batch sizes can be written side by side
 

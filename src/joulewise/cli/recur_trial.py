@@ -31,6 +31,7 @@ from joulewise.core.series import EpochCost, Recurring
 from joulewise.monitor.metrics import MetricFeed
 from joulewise.monitor.steps import directory, in_time
 from joulewise.tune.desk import LEASE_S, SeriesDesk
+from joulewise.tune.series import CRASHED
 
 if TYPE_CHECKING:
     from joulewise.cli.meter import Meter
@@ -45,7 +46,6 @@ _ALIVE_S: Final = LEASE_S / 4
 """How often a trial says that it lives while nothing else is said: three of four may be lost."""
 _KILLED: Final = 128 + 9
 _LONGEST_NOTE: Final = 200  # characters; a server takes no longer ones
-CRASHED: Final = "crashed"
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,10 @@ from joulewise.cli.words import named
 from joulewise.core.frontier import Frontier
 from joulewise.core.knob import Setting
 from joulewise.core.series import Platform, Recurring
-from joulewise.core.units import format_duration, format_energy, format_percent, format_si
+from joulewise.core.units import format_duration, format_energy, format_si
 from joulewise.serve.plain import plain
 from joulewise.tune.series import SeriesSummary, SizeBelief, TrialRecord
+from joulewise.tune.series_terms import objective
 
 __all__ = [
     "counted",
@@ -90,23 +91,6 @@ def _saved(saved: float, error: float | None) -> str:
     return f"cost, with learning: {less}{half} {'less' if saved >= 0 else 'more'} than the default every time"
 
 
-def objective(job: Recurring) -> str:
-    """What runs are chosen by, in words."""
-    aim = job.objective
-    match aim.get("what"):
-        case "zeus":
-            eta = float(aim.get("eta", 0.5))
-            return f"least {eta:g} × energy + {1 - eta:g} × max power × time"
-        case "money":
-            return f"least money: {aim.get('gpu_hour_price'):g} a GPU hour, {aim.get('kwh_price'):g} a kWh"
-        case _ if "deadline_s" in aim:
-            return f"least energy within {format_duration(float(aim['deadline_s']))}"
-        case _ if "max_slowdown" in aim:
-            return f"least energy, at most {format_percent(float(aim['max_slowdown']))} slower than the default"
-        case _:
-            return "least energy"
-
-
 def _belief_table(job: Recurring, summary: SeriesSummary, beliefs: Sequence[SizeBelief], *, wide: bool) -> Table:
     unit, factor = ("", 1.0) if job.objective.get("what") == "money" else _unit(beliefs)
     table = _table("size", "runs", "epochs", "an epoch", f"cost of a run{unit}")
@@ -115,7 +99,7 @@ def _belief_table(job: Recurring, summary: SeriesSummary, beliefs: Sequence[Size
         table.add_row(
             f"{belief.batch_size}{'*' if belief.batch_size == job.default else ' '}",
             str(belief.runs),
-            _between(belief.epochs, belief.epochs_low, belief.epochs_high, 1),
+            _epochs(belief, job.max_epochs),
             _epoch(belief),
             _cost(belief, factor),
             f"{belief.state}: {belief.says}" if wide and belief.says else belief.state,
@@ -137,6 +121,13 @@ def _unit(beliefs: Sequence[SizeBelief]) -> tuple[str, float]:
     most = max((belief.cost for belief in beliefs if belief.cost is not None), default=1.0)
     prefix, factor = next((each for each in (("G", 1e9), ("M", 1e6), ("k", 1e3)) if most >= each[1]), ("", 1.0))
     return f" ({prefix}J)", factor
+
+
+def _epochs(belief: SizeBelief, most: int) -> str:
+    """To the target. Of a size that never got there nothing is known beyond the most epochs that a run may take."""
+    if belief.successes or belief.epochs_high < most:
+        return _between(belief.epochs, belief.epochs_low, belief.epochs_high, 1)
+    return f"at least {belief.epochs_low:,.1f}"
 
 
 def _between(value: float, low: float | None, high: float | None, decimals: int) -> str:

@@ -93,8 +93,7 @@ class Watch:
         seen = ", ".join(self.names)
         name = self.target.name
         hint = f"write --target '{near[0]}{self.target.sign}{self.target.value:g}'" if near else "name one of them"
-        # Another name for the job, since this one is registered with the target that it has.
-        return f"no metric is called {name!r}, told are: {seen}; {hint} under another --job, or tell {name} with them"
+        return f"no metric is called {name!r}, told are: {seen}; {hint}, or tell {name} with them"
 
 
 def _letters(name: str) -> str:

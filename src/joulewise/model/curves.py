@@ -95,7 +95,7 @@ class Stop:
     count: int = 1
 
 
-def above(belief: Belief, stops: Sequence[Stop], noise: float) -> Belief:
+def above(belief: Belief, stops: Sequence[Stop], noise: Array) -> Belief:
     """The belief after some runs were stopped; ``noise`` is the variance of one run around its size's value."""
     mean, cov = belief.mean.copy(), belief.cov.copy()
     sites = [(0.0, 0.0)] * len(stops)
@@ -107,7 +107,7 @@ def above(belief: Belief, stops: Sequence[Stop], noise: float) -> Belief:
             if cavity <= 1e-9:
                 continue
             rest_mean, rest_var = (float(mean[place]) / variance - shift) / cavity, 1.0 / cavity
-            new_mean, new_var = _tilted(rest_mean, rest_var, stop, noise)
+            new_mean, new_var = _tilted(rest_mean, rest_var, stop, float(noise[stop.place]))
             new_weight = max(1.0 / new_var - cavity, _LEAST_SITE * cavity)
             new_shift = new_mean * (cavity + new_weight) - rest_mean * cavity
             sites[number] = (new_shift * stop.count, new_weight * stop.count)

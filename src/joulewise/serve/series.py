@@ -73,7 +73,8 @@ def series_router(desks: Desks, guard: Guard) -> APIRouter:
         summary="Register a job",
     )
     def register(job: JobName, body: JobBody) -> Any:
-        """Make a job known. Nothing happens if it is known as it is; known otherwise it is refused."""
+        """Make a job known. Nothing happens if it is known as it is. Known otherwise it is replaced, as long as no run
+        of it has counted or is under way, and refused after that."""
         try:
             wanted = body.job(job)
         except ValueError as error:

@@ -1,4 +1,4 @@
-"""What every journal that outlives its process does, whatever engine keeps it (``sql``, ``postgres``).
+"""What every journal and store that outlives its process does, whatever engine keeps it (``sql``, ``postgres``).
 
 Every append is committed before it returns, so that a crash leaves a trace. A disk that is full or read-only, or a
 server that is away, never stops the job: events that could not be written wait in memory and go out, in order, with
@@ -11,15 +11,19 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from typing import Generic, TypeVar
 
 from joulewise.core.errors import BadSpec, NotKept
 from joulewise.core.event import Event, from_json, to_json
-from joulewise.store.tables import Tables
+from joulewise.store.snapshots import Snapshots
+from joulewise.store.tables import Tables, streams
 
 _RETRY_S = 5.0
 """After a write that failed, the next attempts keep this far apart: each may wait for a lock or a slow disk."""
 _READ = "SELECT id, event FROM events WHERE stream = :stream AND id > :since ORDER BY id"
 LAST = "SELECT MAX(id) FROM events WHERE stream = :stream"
+
+T = TypeVar("T", bound=Tables)
 
 Appended = tuple[float, Event]
 """An event, and when it was appended (seconds since 1970)."""
@@ -118,6 +122,34 @@ class KeptJournal(ABC):
 
     def _last(self) -> int:
         return last_of(self._tables.select(LAST, {"stream": self.stream}))
+
+
+class KeptStore(ABC, Generic[T]):
+    """A database as a ``Store``; an engine adds ``journal``."""
+
+    def __init__(self, database: T) -> None:
+        self.database = database
+
+    @abstractmethod
+    def journal(self, stream: str) -> KeptJournal:
+        """As ``Store.journal``."""
+
+    @property
+    def name(self) -> str:
+        """As ``Store.name``."""
+        return self.database.name
+
+    def streams(self, prefix: str = "") -> list[str]:
+        """As ``Store.streams``."""
+        return streams(self.database, prefix)
+
+    def snapshots(self) -> Snapshots:
+        """As ``Store.snapshots``."""
+        return Snapshots(self.database)
+
+    def close(self) -> None:
+        """As ``Store.close``."""
+        self.database.close()
 
 
 def last_of(rows: list[tuple[int | None, ...]]) -> int:

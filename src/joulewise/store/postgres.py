@@ -34,11 +34,9 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from joulewise.core.errors import NotKept
 from joulewise.core.event import to_json
 from joulewise.store.journal import refuse_late
-from joulewise.store.kept import LAST, Appended, KeptJournal, last_of
+from joulewise.store.kept import LAST, Appended, KeptJournal, KeptStore, last_of
 from joulewise.store.postgres_faults import ConnectionLost, TablesGone, parsed, told
 from joulewise.store.schema import VERSION, Engine, steps
-from joulewise.store.snapshots import Snapshots
-from joulewise.store.tables import streams
 
 _CONNECTION = {
     "application_name": "joulewise",
@@ -228,32 +226,15 @@ class PostgresJournal(KeptJournal):
         return rows[-1][0] if written else None
 
 
-class PostgresStore:
+class PostgresStore(KeptStore[PostgresDatabase]):
     """A PostgreSQL database as a ``Store``. BadSpec for a URL that cannot be understood."""
 
     def __init__(self, url: str) -> None:
-        self.database = PostgresDatabase(url)
-
-    @property
-    def name(self) -> str:
-        """Its URL without the password."""
-        return self.database.name
+        super().__init__(PostgresDatabase(url))
 
     def journal(self, stream: str) -> PostgresJournal:
         """As ``Store.journal``."""
         return PostgresJournal(self.database, stream)
-
-    def streams(self, prefix: str = "") -> list[str]:
-        """As ``Store.streams``."""
-        return streams(self.database, prefix)
-
-    def snapshots(self) -> Snapshots:
-        """As ``Store.snapshots``."""
-        return Snapshots(self.database)
-
-    def close(self) -> None:
-        """As ``Store.close``."""
-        self.database.close()
 
 
 def _sorted(result: Any) -> list[Row]:

@@ -7,9 +7,7 @@ from pathlib import Path
 from joulewise.core.event import to_json
 from joulewise.store.database import Database
 from joulewise.store.journal import refuse_late
-from joulewise.store.kept import LAST, Appended, KeptJournal, last_of
-from joulewise.store.snapshots import Snapshots
-from joulewise.store.tables import streams
+from joulewise.store.kept import LAST, Appended, KeptJournal, KeptStore, last_of
 
 _INSERT = "INSERT INTO events (stream, id, kind, at, event) VALUES (?, ?, ?, ?, ?)"
 
@@ -34,29 +32,9 @@ class SqliteJournal(KeptJournal):
         return last + len(rows)
 
 
-class SqliteStore:
+class SqliteStore(KeptStore[Database]):
     """A database file as a ``Store``."""
-
-    def __init__(self, database: Database) -> None:
-        self.database = database
-
-    @property
-    def name(self) -> str:
-        """Its path."""
-        return self.database.name
 
     def journal(self, stream: str) -> SqliteJournal:
         """As ``Store.journal``."""
         return SqliteJournal(self.database, stream)
-
-    def streams(self, prefix: str = "") -> list[str]:
-        """As ``Store.streams``."""
-        return streams(self.database, prefix)
-
-    def snapshots(self) -> Snapshots:
-        """As ``Store.snapshots``."""
-        return Snapshots(self.database)
-
-    def close(self) -> None:
-        """As ``Store.close``."""
-        self.database.close()

@@ -28,6 +28,10 @@ class Tables(Protocol):
         """Run one statement as one transaction; how many rows it changed. NotKept when it cannot be done."""
         ...
 
+    def close(self) -> None:
+        """Let go of the file or the server; both are taken up again on use."""
+        ...
+
 
 def streams(tables: Tables, prefix: str = "") -> list[str]:
     """The streams whose names begin so, in order."""

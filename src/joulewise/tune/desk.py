@@ -60,7 +60,10 @@ class SeriesDesk(Protocol):
         ...
 
     def register(self, job: Recurring) -> None:
-        """Make the job known; nothing if it is known as it is, BadSpec if it is known otherwise."""
+        """Make the job known; nothing if it is known as it is.
+
+        Known otherwise, it is replaced while none of its runs has counted or is under way, and BadSpec after that.
+        """
         ...
 
     def ask(
@@ -69,7 +72,7 @@ class SeriesDesk(Protocol):
         """The next trial of this recurrence; under a ``key`` that was used before, the trial it gave then.
 
         It is lost, and free for others, ``lease_s`` seconds after the last that was heard of it. BadSpec for a job
-        that is not registered, NotKept where the journal cannot be written.
+        that is not registered, or whose sizes cannot be run; NotKept where the journal cannot be written.
         """
         ...
 
@@ -147,7 +150,7 @@ class Desk:
     def job(self) -> Recurring | None:
         """What is registered; None where nothing is."""
         with self._lock:
-            if self._replay.tuner.job is None:  # once registered it stays so
+            if not self._replay.tuner.settled:  # somebody may have registered it, perhaps otherwise, since
                 self._replay.catch_up()
             return self._replay.tuner.job
 

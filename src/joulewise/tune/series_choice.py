@@ -68,8 +68,8 @@ class Outlook:
 
     epochs: Belief
     """Logarithms, runs that are under way counted as seen."""
-    noise: float
-    """Variance of one run's logarithm."""
+    noise: Array
+    """Variance of one run's logarithm, at each size."""
     lost: Array
     """Chance that a run never arrives."""
     vain: Array
@@ -94,7 +94,7 @@ class Outlook:
         kappa_var = 0.0 if log_epoch is not None else float(self.epoch_var[place])
         kappa, safe_cost = math.exp(log_kappa), math.exp(float(self.log_cost[self.safe]))
         mean, own = float(self.epochs.mean[place]), float(self.epochs.cov[place, place])
-        whole_var = self.noise + math.exp(-2.0 * min(mean, 10.0)) / 12.0
+        whole_var = float(self.noise[place]) + math.exp(-2.0 * min(mean, 10.0)) / 12.0
         shared = float(self.epochs.cov[self.safe, place])
         above = float(self.log_cost[place] - self.log_epoch[place] - self.log_cost[self.safe]) + log_kappa
         if not above < _HOPELESS_SD * math.sqrt(own + kappa_var):
@@ -136,12 +136,9 @@ class Outlook:
         )
 
     def stop(self, place: int, log_epoch: float | None = None) -> int:
-        """Where a trial of this size is to be stopped; as ``weigh``, in the order in which sizes are chosen."""
-        for least in CHANCES:
-            weighed = self.weigh(place, log_epoch, least)
-            if weighed.net > 0:
-                break
-        return weighed.most_epochs
+        """Where a trial of this size is to be stopped, now that it runs: as far as it is worth, within what the rarest
+        of tries may cost. Which size is tried first is another question: there, the short look comes first."""
+        return self.weigh(place, log_epoch).most_epochs
 
     def _others(self, place: int, above: float, taught: float, whole: float, safe_cost: float) -> Array:
         """What a recurrence of the size that then looks best would cost less, beyond what one looks like now, node by
@@ -184,5 +181,5 @@ class Outlook:
     def patience(self, place: int) -> int:
         """Epochs after which a size that works has failed this time."""
         mean, own = float(self.epochs.mean[place]), float(self.epochs.cov[place, place])
-        sd = math.sqrt(own + self.noise + math.exp(-2.0 * min(mean, 10.0)) / 12.0)
+        sd = math.sqrt(own + float(self.noise[place]) + math.exp(-2.0 * min(mean, 10.0)) / 12.0)
         return min(self.max_epochs, max(2, math.ceil(math.exp(min(mean + _ARRIVES_SD * sd, 20.0)) + 1.0)))

@@ -5,9 +5,10 @@ succeeded before and now ran far beyond what it needs was unlucky, and its luck 
 converges any more, runs say so from a certain size on: on either side of the sizes that are known to work there may be
 such an edge, and a failure makes it likelier here and beyond.
 
-Luck differs from job to job and is pooled over the job's sizes (Zeus §4 plugs in each size's own two values). When runs
-come out other than believed again and again, the job has drifted: what was known stays as a guess, with doubt added,
-and what is seen from then on decides. So only that is forgotten which has changed.
+Luck differs from job to job and from size to size: each size's is learnt from its own runs, around the job's at large
+(Zeus §4 plugs in each size's own two values). When runs come out other than believed again and again, the job has
+drifted: what was known stays as a guess, with doubt added, and what is seen from then on decides. So only that is
+forgotten which has changed.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ _BUMP_SD, _REACH = 0.2, 2.0
 """Bumps of 20 % that sizes within two octaves share."""
 _LUCK_SD, _LUCK_RUNS = 0.15, 2.0
 """Runs of one size differ by 15 % (Zeus's six workloads: 0 to 27 %), believed as firmly as two runs would show it."""
-_OWN_LUCK = 0.1
-"""Some sizes scatter more than the job's others: one run alone may be 10 % off whatever theirs do, ten 1 %."""
+_ALIKE = 3.0
+"""How alike sizes are in that: the job's luck at large counts at each as three differences of its own runs would."""
 _EDGE = 0.1
 """Chance an octave that nothing converges from there on."""
 _LATE_SD = 3.0
@@ -36,8 +37,8 @@ _LATE_SD = 3.0
 _FAILS, _FAILS_RUNS = 0.2, 2.0
 """Runs that fail although their size works: one in ten, believed as two runs would show it; then as the job's runs at
 large, and each size's own, show."""
-_DRIFT_SLACK, _DRIFT_ALARM, _DRIFT_CLIP = 0.5, 12.0, 3.0
-"""Two-sided CUSUM of standardised surprises: found after five runs three sigmas off, one false alarm in 10⁵ runs."""
+_DRIFT_SLACK, _DRIFT_ALARM, _DRIFT_CLIP = 0.5, 14.0, 3.0
+"""Two-sided CUSUM of standardised surprises: six runs three sigmas off are found, one false alarm in some 10⁵ runs."""
 _DRIFT_DOUBT = {"level_sd": 0.5, "slope_sd": 0.15, "bump_sd": 0.3, "reach": _REACH}
 """What a drift may have changed: most of all how hard the target is at large."""
 _MOST_STOPS = 6
@@ -62,7 +63,8 @@ class Epochs:
         self.reached_epochs = [0.0] * count
         self.resets = 0
         """How often the job has drifted."""
-        self._runs, self._logs, self._squares = np.zeros(count), np.zeros(count), np.zeros(count)
+        self._runs, self._logs = np.zeros(count), np.zeros(count)
+        self._last, self._jumps = np.zeros(count), np.zeros(count)
         self._stops: list[dict[int, int]] = [{} for _ in sizes]
         self._tails = np.ones(count)
         self._scatter, self._freedom = 0.0, 0.0  # of eras that are over
@@ -84,9 +86,11 @@ class Epochs:
         if self.successes[place]:  # whether a size is as believed can be told only of one that was tried
             self._watch(place, epochs)
         value = math.log(epochs)
+        if self._runs[place]:
+            self._jumps[place] += 0.5 * (value - self._last[place]) ** 2
         self._runs[place] += 1
         self._logs[place] += value
-        self._squares[place] += value * value
+        self._last[place] = value
         self.successes[place] += 1
         self.reached_epochs[place] += epochs
         self._belief = None
@@ -94,7 +98,7 @@ class Epochs:
     def stopped(self, place: int, epochs: int) -> None:
         """A run of this size had not reached the target after ``epochs``."""
         belief, late = self.belief(), math.log(epochs + 0.5)
-        spread = math.sqrt(belief.cov[place, place] + self.noise)
+        spread = math.sqrt(belief.cov[place, place] + self.noise[place])
         if self.successes[place]:
             if late - belief.mean[place] > _LATE_SD * spread:
                 self.failures[place] += 1
@@ -111,10 +115,19 @@ class Epochs:
             self._stops[place], self._belief = before, belief
 
     @property
-    def noise(self) -> float:
-        """Variance of the logarithm of one run's epochs around its size's."""
-        scatter, freedom = self._pooled()
-        return (_LUCK_RUNS * _LUCK_SD**2 + scatter) / (_LUCK_RUNS + freedom)
+    def noise(self) -> Array:
+        """Variance of the logarithm of one run's epochs around its size's, at each size.
+
+        Every size has luck of its own, around the job's: it is believed as the job's at large until its own runs
+        show (inverse-gamma, ``_ALIKE`` differences strong), and a size that ran often says no more of the others'.
+        """
+        scatter, freedom = self._scattered()
+        weight = _ALIKE * freedom / (_ALIKE + freedom)
+        usual = (_LUCK_RUNS * _LUCK_SD**2 + float(weight @ scatter) + self._freedom * self._scatter) / (
+            _LUCK_RUNS + float(np.sum(weight)) + self._freedom
+        )
+        noise: Array = (_ALIKE * usual + freedom * scatter) / (_ALIKE + freedom)
+        return noise
 
     def measured(self, place: int) -> tuple[float, float] | None:
         """The epochs that this size's own runs took for each success, and their relative standard error; nothing of
@@ -123,7 +136,7 @@ class Epochs:
         if not runs:
             return None
         value = (self.reached_epochs[place] + self.failed_epochs[place]) / runs
-        return value, math.sqrt((self.noise + 1.0 / 12.0 / value**2) / runs)
+        return value, math.sqrt((float(self.noise[place]) + 1.0 / 12.0 / value**2) / runs)
 
     def rounding(self, place: int) -> float:
         """Variance by which epochs are whole numbers."""
@@ -136,8 +149,7 @@ class Epochs:
             values = [float(self._logs[place] / self._runs[place]) for place in seen]
             noise = self.noise
             errors = [
-                (noise + _OWN_LUCK**2 / float(self._runs[place]) + math.exp(-2.0 * value) / 12.0)
-                / float(self._runs[place])
+                (float(noise[place]) + math.exp(-2.0 * value) / 12.0) / float(self._runs[place])
                 for place, value in zip(seen, values, strict=True)
             ]
             known = (
@@ -180,10 +192,10 @@ class Epochs:
         """Epochs of the longest run of this size that was stopped, while none has succeeded; 0 where none was."""
         return float(max(self._stops[place], default=0)) if not self.successes[place] else 0.0
 
-    def expected(self, belief: Belief, noise: float) -> Array:
+    def expected(self, belief: Belief, noise: Array) -> Array:
         """Epochs spent for one success at each size, failures at the last epoch and bad luck included."""
         whole = steps(self.max_epochs)
-        cdf = normal_cdf((np.log(whole + 0.5)[None, :] - belief.mean[:, None]) / math.sqrt(noise))
+        cdf = normal_cdf((np.log(whole + 0.5)[None, :] - belief.mean[:, None]) / np.sqrt(noise)[:, None])
         arriving = np.diff(np.concatenate([np.zeros((len(self.sizes), 1)), cdf], axis=1), axis=1)
         epochs: Array = (arriving @ whole + (1.0 - cdf[:, -1]) * self.max_epochs) / np.maximum(cdf[:, -1], 1e-4)
         for place in self.proven:
@@ -191,11 +203,11 @@ class Epochs:
                 epochs[place] *= 1.0 + self.failed_epochs[place] / max(self.reached_epochs[place], 1.0)
         return epochs
 
-    def _pooled(self) -> tuple[float, float]:
-        """Squares by which runs of one size differ, over all sizes, and of how many differences they are the sum."""
-        several = self._runs > 1
-        within = float(np.sum(self._squares[several] - self._logs[several] ** 2 / self._runs[several]))
-        return max(0.0, within) + self._scatter, float(np.sum(self._runs[several] - 1.0)) + self._freedom
+    def _scattered(self) -> tuple[Array, Array]:
+        """Variance by which one run of each size differs from the next, and how many differences from their mean would
+        tell as much (von Neumann's ratio). A job that drifts is not taken for one that scatters: it jumps once."""
+        jumps = np.maximum(self._runs - 1.0, 0.0)
+        return self._jumps / np.maximum(jumps, 1.0), 2.0 * jumps**2 / np.maximum(3.0 * jumps - 1.0, 1.0)
 
     def _edge_before(self, place: int) -> float:
         known = self.proven or [int(np.argmin(np.abs(self.x)))]
@@ -204,17 +216,19 @@ class Epochs:
     def _watch(self, place: int, epochs: int) -> None:
         """Take notice of a run that was to be expected otherwise; forget what has changed."""
         belief = self.belief()
-        spread = math.sqrt(belief.cov[place, place] + self.noise + self.rounding(place))
+        spread = math.sqrt(belief.cov[place, place] + self.noise[place] + self.rounding(place))
         surprise = min(max((math.log(epochs) - float(belief.mean[place])) / spread, -_DRIFT_CLIP), _DRIFT_CLIP)
         self._up = max(0.0, self._up + surprise - _DRIFT_SLACK)
         self._down = max(0.0, self._down - surprise - _DRIFT_SLACK)
         if max(self._up, self._down) < _DRIFT_ALARM:
             return
         self.resets += 1
-        scatter, freedom = self._pooled()
-        self._scatter, self._freedom = 0.5 * scatter, 0.5 * freedom  # some of it was the drift's
+        scatter, freedom = self._scattered()
+        told = float(np.sum(freedom)) + self._freedom
+        self._scatter = (float(freedom @ scatter) + self._freedom * self._scatter) / max(told, 1.0)
+        self._freedom = min(0.5 * told, _ALIKE)
         self._start = belief.wider(doubt(self.x, **_DRIFT_DOUBT))
-        self._runs[:], self._logs[:], self._squares[:], self._tails[:] = 0.0, 0.0, 0.0, 1.0
+        self._runs[:], self._logs[:], self._last[:], self._jumps[:], self._tails[:] = 0.0, 0.0, 0.0, 0.0, 1.0
         self._stops = [{} for _ in self.sizes]
         # What came late or never was the drift's doing too.
         self.failures = [0] * len(self.sizes)
@@ -232,7 +246,8 @@ class Epochs:
             "resets": self.resets,
             "runs": self._runs.tolist(),
             "logs": self._logs.tolist(),
-            "squares": self._squares.tolist(),
+            "last": self._last.tolist(),
+            "jumps": self._jumps.tolist(),
             "stops": [sorted(kept.items()) for kept in self._stops],
             "tails": self._tails.tolist(),
             "scatter": [self._scatter, self._freedom],
@@ -246,7 +261,8 @@ class Epochs:
         self.failed_epochs, self.reached_epochs = list(kept["failed_epochs"]), list(kept["reached_epochs"])
         self.resets = int(kept["resets"])
         self._runs, self._logs = np.array(kept["runs"], dtype=float), np.array(kept["logs"], dtype=float)
-        self._squares, self._tails = np.array(kept["squares"], dtype=float), np.array(kept["tails"], dtype=float)
+        self._last, self._jumps = np.array(kept["last"], dtype=float), np.array(kept["jumps"], dtype=float)
+        self._tails = np.array(kept["tails"], dtype=float)
         self._stops = [{int(epochs): int(times) for epochs, times in each} for each in kept["stops"]]
         self._scatter, self._freedom = kept["scatter"]
         start = kept["start"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from joulewise.core.errors import BadSpec
@@ -11,19 +11,23 @@ from joulewise.core.event import Told
 from joulewise.core.frontier import Frontier, Point
 from joulewise.core.knob import Setting
 from joulewise.core.measurement import Outcome
-from joulewise.core.series import EpochCost, Purpose, Recurring
+from joulewise.core.series import EpochCost, Platform, Purpose
 from joulewise.model.curves import Array
 from joulewise.tune.series_choice import Outlook
-from joulewise.tune.series_epochs import Epochs
+from joulewise.tune.series_learnt import Learnt
 from joulewise.tune.series_price import Costs
-from joulewise.tune.series_trials import Trials
+from joulewise.tune.series_trials import TrialRecord
 
 _INTERVAL_SD = 1.96
 
 
 @dataclass(frozen=True, slots=True)
 class SizeBelief:
-    """What is believed of one batch size on one platform. Intervals are 95 % and of the mean, not of one run."""
+    """What is believed of one batch size on one platform. Intervals are 95 % and of the mean, not of one run.
+
+    Of a size that never succeeded no more than the job's most epochs are told: nobody has seen what lies beyond. Where
+    ``epochs_high`` is that many it is at least ``epochs_low``, and that is all.
+    """
 
     batch_size: int
     state: str
@@ -68,34 +72,34 @@ class SeriesSummary:
     """One standard error: how well the default's cost is known."""
 
 
-def beliefs(
-    job: Recurring, epochs: Epochs, costs: Costs, outlook: Outlook | None, crashes: Mapping[int, int]
-) -> list[SizeBelief]:
+def beliefs(learnt: Learnt, platform: Platform, outlook: Outlook | None) -> list[SizeBelief]:
     """Size by size."""
+    job, epochs, costs = learnt.job, learnt.epochs, learnt.costs(platform)
     belief, noise = epochs.belief(), epochs.noise
     expected = epochs.expected(belief, noise)
     result = []
     for place, size in enumerate(job.batch_sizes):
         sd = belief.sd(place)
         mean = float(expected[place])
-        epoch = _in_time(job, costs, expected, place)
+        epoch = _in_time(learnt.default, costs, expected, place)
         cost = low = high = None
         if outlook is not None and costs.known:  # without any size that was measured here only ratios mean something
             log_kappa, kappa_sd = float(outlook.log_epoch[place]), math.sqrt(float(outlook.epoch_var[place]))
             spread = math.exp(_INTERVAL_SD * math.hypot(sd, kappa_sd))
             cost = mean * math.exp(log_kappa)
             low, high = cost / spread, cost * spread
-        state, says = _state(place, epochs, costs, outlook, crashes)
+        state, says = _state(place, learnt, costs, outlook)
         spread = math.exp(_INTERVAL_SD * sd)
+        most = math.inf if epochs.successes[place] else float(job.max_epochs)
         result.append(
             SizeBelief(
                 size,
                 state,
                 epochs.runs(place),
                 epochs.successes[place],
-                mean,
-                max(1.0, mean / spread),
-                mean * spread,
+                min(mean, most),
+                min(max(1.0, mean / spread), most),
+                min(mean * spread, most),
                 epoch,
                 cost,
                 low,
@@ -106,18 +110,16 @@ def beliefs(
     return result
 
 
-def _state(
-    place: int, epochs: Epochs, costs: Costs, outlook: Outlook | None, crashes: Mapping[int, int]
-) -> tuple[str, str]:
+def _state(place: int, learnt: Learnt, costs: Costs, outlook: Outlook | None) -> tuple[str, str]:
     if costs.too_large is not None and place >= costs.too_large:
         return "too large", "ran out of memory, or a smaller one did"
-    if crashes.get(place, 0) > 1:
-        return "crashes", f"crashed {crashes[place]} times"
+    if place in learnt.crashes.barred:
+        return "crashes", f"crashed {learnt.crashes.barred[place]} times"
     if outlook is None:
         return "open", "nothing has reached the target yet"
     if place == outlook.safe:
         return "best", "the best of what is known to work"
-    if epochs.successes[place]:
+    if learnt.epochs.successes[place]:
         late = math.isinf(outlook.log_cost[place])
         return "works", "reached the target, but too late" if late else "reached the target, at a higher cost"
     weighed = outlook.weigh(place)
@@ -126,18 +128,20 @@ def _state(
     return "open", "worth a try" if weighed.net > 0 else "not worth a try now"
 
 
-def summary(job: Recurring, epochs: Epochs, costs: Costs, outlook: Outlook | None, trials: Trials) -> SeriesSummary:
+def summary(
+    learnt: Learnt, platform: Platform, outlook: Outlook | None, records: Sequence[TrialRecord]
+) -> SeriesSummary:
     """Of one platform.
 
     Told runs count with all they took, also what came before their first epoch. A recurrence that is not done yet, or
     never will be, counts with what exploring has cost it, and with nothing on the other side.
     """
-    mine = [record for record in trials.records() if record.asked.platform.key == costs.platform.key]
+    job, epochs, costs, default = learnt.job, learnt.epochs, learnt.costs(platform), learnt.default
+    mine = [record for record in records if record.asked.platform.key == costs.platform.key]
     told = [(record.asked, record.told) for record in mine if record.told is not None]
     done = {asked.recurrence for asked, end in told if end.outcome is Outcome.REACHED}
     explored = {asked.recurrence for asked, _ in told if asked.purpose is not Purpose.BEST} & done
     expected = epochs.expected(epochs.belief(), epochs.noise)
-    default = job.batch_sizes.index(job.default)
     default_run = best_run = learning = saved = saved_error = None
     if epochs.successes[default] and (untuned := costs.untuned(default)) is not None:
         needed, error = epochs.measured(default) or (float(expected[default]), epochs.belief().sd(default))
@@ -148,7 +152,7 @@ def summary(job: Recurring, epochs: Epochs, costs: Costs, outlook: Outlook | Non
         if done:
             ratio = spent / (len(done) * costs.price.of(default_run, costs.platform))
             saved, saved_error = 1.0 - ratio, ratio * math.hypot(error, _relative_error(untuned))
-    if outlook is not None and (best := _in_time(job, costs, expected, outlook.safe)) is not None:
+    if outlook is not None and (best := _in_time(default, costs, expected, outlook.safe)) is not None:
         needed, _ = epochs.measured(outlook.safe) or (float(expected[outlook.safe]), 0.0)
         best_run = _times(best, needed)
         optimal = costs.price.of(best_run, costs.platform)
@@ -172,9 +176,8 @@ def summary(job: Recurring, epochs: Epochs, costs: Costs, outlook: Outlook | Non
     )
 
 
-def _in_time(job: Recurring, costs: Costs, expected: Array, place: int) -> EpochCost | None:
+def _in_time(default: int, costs: Costs, expected: Array, place: int) -> EpochCost | None:
     """The cheapest epoch with which a run of this size ends in time, or at all; None where none was measured here."""
-    default = job.batch_sizes.index(job.default)
     untuned = costs.untuned(default)
     most_s = costs.price.most_s(untuned.duration_s * float(expected[default]) if untuned is not None else math.inf)
     mean = float(expected[place])
@@ -196,8 +199,9 @@ def _relative_error(epoch: EpochCost) -> float:
     return max(energy, epoch.error_s / epoch.duration_s)
 
 
-def frontier(job: Recurring, epochs: Epochs, costs: Costs) -> Frontier[tuple[int, Setting]]:
+def frontier(learnt: Learnt, platform: Platform) -> Frontier[tuple[int, Setting]]:
     """Whole runs of the sizes that work, at every setting that was measured. BadSpec where there is none."""
+    job, epochs, costs = learnt.job, learnt.epochs, learnt.costs(platform)
     belief, expected = epochs.belief(), epochs.expected(epochs.belief(), epochs.noise)
     fits = costs.too_large if costs.too_large is not None else len(job.batch_sizes)
     points = [

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from joulewise.core.errors import JoulewiseError, NotKept
+from joulewise.core.errors import BadSpec, JoulewiseError, NotKept
 from joulewise.core.event import Asked
 from joulewise.core.frontier import Frontier
 from joulewise.core.knob import Setting
@@ -31,7 +31,7 @@ class Steady:
     def __init__(self, desk: SeriesDesk) -> None:
         self._desk = desk
         self._lock = threading.RLock()
-        self._max_epochs = _NO_LIMIT
+        self._registered: Recurring | None = None
         self._limits: dict[int, int] = {}
         self._untold: list[Callable[[], None]] = []
         self._trouble: str | None = None
@@ -50,14 +50,29 @@ class Steady:
     def register(self, job: Recurring) -> None:
         """As ``SeriesDesk.register``."""
         self._desk.register(job)
-        self._max_epochs = job.max_epochs
+        self._registered = job
 
     def ask(
         self, recurrence: str, platform: Platform, owner: str = "", key: str = "", lease_s: float = LEASE_S
     ) -> Asked:
-        """As ``SeriesDesk.ask``. Results that wait are handed in before, since the answer rests on them."""
+        """As ``SeriesDesk.ask``. Results that wait are handed in before, since the answer rests on them.
+
+        BadSpec, too, if somebody has registered another job under this name since we registered ours: what we ran
+        would be taken for that one's.
+        """
         self.flush()
-        return self._desk.ask(recurrence, platform, owner, key, lease_s)
+        asked = self._desk.ask(recurrence, platform, owner, key, lease_s)
+        try:
+            if self._registered is not None:  # as it stays now: a job with a run under way is not replaced
+                self._desk.register(self._registered)
+        except NotKept as error:
+            self._trouble = str(error)
+        except BadSpec:
+            self.tell(
+                asked.trial, outcome=Outcome.PREEMPTED, epochs=0, duration_s=0.0, energy_j=0.0, notes=("never ran",)
+            )
+            raise
+        return asked
 
     def limit(self, trial: int, profile: Sequence[EpochCost] = ()) -> int:
         """As ``SeriesDesk.limit``; the last that was heard where nobody answers."""
@@ -66,7 +81,7 @@ class Steady:
             self._trouble = None
         except JoulewiseError as error:
             self._trouble = str(error)
-        return self._limits.get(trial, self._max_epochs)
+        return self._limits.get(trial, self._most_epochs)
 
     def progress(
         self, trial: int, epochs: int, profile: Sequence[EpochCost] = (), lease_s: float = LEASE_S
@@ -76,7 +91,7 @@ class Steady:
             standing = self._desk.progress(trial, epochs, profile, lease_s)
         except JoulewiseError as error:
             self._trouble = str(error)
-            most = self._limits.get(trial, self._max_epochs)
+            most = self._limits.get(trial, self._most_epochs)
             return Standing(most, epochs < most)
         self._limits[trial] = standing.most_epochs
         self._trouble = None
@@ -123,6 +138,10 @@ class Steady:
                     self._trouble = str(error)
                 self._untold.pop(0)
             return True
+
+    @property
+    def _most_epochs(self) -> int:
+        return self._registered.max_epochs if self._registered is not None else _NO_LIMIT
 
     def beliefs(self, platform: Platform) -> list[SizeBelief]:
         """As ``SeriesDesk.beliefs``."""
