@@ -63,7 +63,7 @@ def test_what_came_before_training_is_left_out_once_an_epoch_without_it_is_known
     training.busy(30.0)  # imports, data
     training.busy(10.0)
     training.tell(1)
-    (first,) = training.epochs.profile()
+    (first,) = training.epochs.profile(over=True)
     assert first.duration_s == pytest.approx(40.0, rel=0.02)
     training.busy(10.0)
     training.tell(2)
@@ -89,7 +89,7 @@ def test_where_training_said_that_it_begins_the_first_epoch_is_whole(training):
     training.tell(0)
     training.busy(10.0)
     training.tell(1)
-    (cost,) = training.epochs.profile()
+    (cost,) = training.epochs.profile(over=True)
     assert cost.duration_s == pytest.approx(10.0, rel=0.02)
     assert training.epochs.before() == (pytest.approx(30.0, rel=0.02), pytest.approx(true_j, rel=0.08))
     assert training.epochs.done == 1
@@ -97,13 +97,15 @@ def test_where_training_said_that_it_begins_the_first_epoch_is_whole(training):
 
 def test_epochs_are_told_apart_by_what_was_in_force_and_mixed_ones_left_out(training):
     training.tell(0)
-    training.busy(10.0)
+    training.busy(15.0)  # warming up
     training.tell(1)
+    training.busy(10.0)
+    training.tell(2)
     training.busy(5.0)
     training.busy(5.0, setting=SLOW)
-    training.tell(2)
-    training.busy(12.0, setting=SLOW)
     training.tell(3)
+    training.busy(12.0, setting=SLOW)
+    training.tell(4)
     costs = {cost.setting: cost.duration_s for cost in training.epochs.profile()}
     assert set(costs) == {DEFAULT, SLOW}
     assert costs[DEFAULT] == pytest.approx(10.0, rel=0.03)
@@ -120,7 +122,7 @@ def test_an_epoch_longer_than_the_sensors_are_remembered_is_measured_all_the_sam
 
 def test_tellings_within_an_epoch_and_over_several_are_epochs_all_the_same(training):
     training.tell(0)
-    training.busy(5.0)
+    training.busy(9.0)  # warming up
     training.tell(0.5)
     training.busy(25.0)
     training.tell(3)
@@ -129,6 +131,26 @@ def test_tellings_within_an_epoch_and_over_several_are_epochs_all_the_same(train
     training.tell(3)  # once more, with other metrics
     training.tell(2)  # a script that starts over
     assert training.epochs.done == 3
+
+
+def test_a_short_first_epoch_alone_is_no_measure_until_the_trial_is_over(training):
+    training.tell(0)
+    training.busy(20.0)
+    training.tell(1)
+    assert training.epochs.profile() == ()
+    assert len(training.epochs.profile(over=True)) == 1
+    training.busy(10.0)
+    training.tell(2)
+    (cost,) = training.epochs.profile()
+    assert cost.duration_s == pytest.approx(10.0, rel=0.03)
+
+
+def test_a_long_first_epoch_counts_at_once_where_training_said_that_it_begins(training):
+    training.tell(0)
+    training.busy(90.0)
+    training.tell(1)
+    (cost,) = training.epochs.profile()
+    assert cost.duration_s == pytest.approx(90.0, rel=0.02)
 
 
 def test_before_the_first_epoch_nothing_is_known(training):
@@ -141,10 +163,12 @@ def test_before_the_first_epoch_nothing_is_known(training):
 def test_epochs_of_any_number_of_steps_have_a_price(training, steps):
     """Zeus, D6: with few steps an epoch is over before it is measured, for ever."""
     true_j = 0.0
-    for epoch in range(4):
+    training.tell(0)
+    training.busy(0.25 * steps)
+    for epoch in range(1, 5):
         training.tell(epoch)
         true_j += training.busy(0.25 * steps)
-    training.tell(4)
+    training.tell(5)
     (cost,) = training.epochs.profile()
     assert cost.duration_s == pytest.approx(0.25 * steps, rel=0.03)
     assert cost.energy_j == pytest.approx(true_j / 4, abs=0.08 * true_j / 4 + 4.0 * cost.error_j)

@@ -55,9 +55,14 @@ def test_what_it_says_last_counts_even_if_it_has_gone(usual):
 
 
 def test_one_that_cannot_win_is_stopped_and_says_why(usual):
-    ended = run(f"{tells(0.1)}; {WAITS}", usual, Impatient)
-    assert (ended.outcome, ended.epochs) == (Outcome.STOPPED_EARLY, 1)
+    ended = run(f"{tells(0.1, 0.1)}; {WAITS}", usual, Impatient)
+    assert (ended.outcome, ended.epochs) == (Outcome.STOPPED_EARLY, 2)
     assert ended.notes == ("it cannot win any more: another batch size is cheaper",)
+
+
+def test_it_is_not_stopped_for_what_a_short_first_epoch_cost(usual):
+    ended = run(f"{tells(0.1)}; sleep 0.5; exit 0", usual, Impatient)
+    assert ended.notes == ("ended by itself after 1 of 8 epochs",)
 
 
 @pytest.mark.parametrize("then", [WAITS, "exit 0"])

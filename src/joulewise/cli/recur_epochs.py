@@ -3,7 +3,9 @@ time, by the setting that was in force.
 
 An epoch in which the job tuner tried several settings says little about any of them and is left out, as long as there
 is another. What came before training (imports, data) is the same for every batch size and no part of an epoch: it ends
-where the job tells of epoch 0, and else it is what the first epoch took longer than the others.
+where the job tells of epoch 0, and else it is what the first epoch took longer than the others. A first epoch warms up
+in any case (caches, autotuning, compiling): a short one is left out as soon as there is another, and alone is no
+measure of a batch size.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ from joulewise.monitor.track import AROUND_S, Extract, affordable
 
 PURE = 0.9
 """The share of an epoch that one setting must have had for the epoch to be called its own."""
+WARM_S = 60.0
+"""In a first epoch of less than this the warming up, which takes seconds, may count for more than the training."""
 _LEAST_S = 1e-3
 """Epochs told closer together than this, in the GPUs' time, were not done in between."""
 
@@ -37,7 +41,7 @@ class Epoch:
     setting: Setting
     share: float
     first: bool
-    """Whether what came before training may be in it."""
+    """Whether what came before training, or warming up, may be much of it."""
 
 
 class Epochs:
@@ -82,8 +86,11 @@ class Epochs:
         elif count > 0:
             self._edge_epoch = metric.epoch
 
-    def profile(self) -> tuple[EpochCost, ...]:
-        """One epoch under each setting that is known; none before the first."""
+    def profile(self, *, over: bool = False) -> tuple[EpochCost, ...]:
+        """One epoch under each setting that is known; none while there is none but a short first one, unless the trial
+        is ``over`` and no other will come."""
+        if not over and len(self._epochs) == 1 and self._epochs[0].duration_s < WARM_S:
+            return ()
         known = [epoch for epoch in self._epochs if not epoch.first] or self._epochs
         by_setting: defaultdict[Setting, list[Epoch]] = defaultdict(list)
         for epoch in known:
@@ -123,8 +130,9 @@ class Epochs:
         in_all_s = sum(self._held.values())
         setting, held_s = max(self._held.items(), key=lambda each: each[1], default=(DEFAULT, 0.0))
         share = held_s / in_all_s if in_all_s > 0 else 1.0
-        first = not self._epochs and not self._told_begin
-        self._epochs.append(Epoch(count, to_s - self._edge_s, found.energy_j, found.error_j, setting, share, first))
+        duration_s = to_s - self._edge_s
+        first = not self._epochs and (not self._told_begin or duration_s < WARM_S)
+        self._epochs.append(Epoch(count, duration_s, found.energy_j, found.error_j, setting, share, first))
 
     def _next(self, metric: Metric) -> None:
         self._edge_s, self._edge_epoch = metric.time_s, metric.epoch

@@ -195,15 +195,19 @@ class _Running:
         elif watch.epochs >= watch.max_epochs:
             stop.ask(f"its target was not reached in {watch.max_epochs} epochs")
         elif watch.epochs > self._said_epochs:
-            self._report()
-            if watch.epochs >= self._most:
+            profile = self._report()
+            # Before it is seen what an epoch costs, where to stop is a guess; where it cannot be seen, the guess must do.
+            if (profile or watch.epochs > 1) and watch.epochs >= self._most:
                 stop.ask("it cannot win any more: another batch size is cheaper")
         if time.monotonic() > self._said_s + _ALIVE_S:
             self._report()
 
-    def _report(self) -> None:
+    def _report(self) -> tuple[EpochCost, ...]:
+        """Tell the desk how far it is, and what an epoch costs as far as that is known."""
         self._said_epochs, self._said_s = self._watch.epochs, time.monotonic()
-        self._most = self._desk.progress(self._asked.trial, self._watch.epochs, self._epochs.profile()).most_epochs
+        profile = self._epochs.profile()
+        self._most = self._desk.progress(self._asked.trial, self._watch.epochs, profile).most_epochs
+        return profile
 
     def ended(self, code: int, gpus: Sequence[GpuResult], stop: Stop, *, preempted: bool, no_memory: bool) -> Ended:
         """How it ended, and what it took."""
@@ -229,7 +233,7 @@ class _Running:
             sum(part.total_error_j**2 for part in parts) ** 0.5 if parts else None,
             before_s,
             before_j,
-            self._epochs.profile(),
+            self._epochs.profile(over=True),
             tuple(note[:_LONGEST_NOTE] for note in notes),
             code,
             reached.value if reached is not None else watch.best,
