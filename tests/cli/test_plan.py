@@ -128,6 +128,135 @@ def test_one_clock_is_an_error_where_it_is_all_there_is_and_a_remark_where_it_is
     assert "never slowed down: backward of stage 2, forward of stage 2" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "profile.csv is empty; a profile has the columns stage, instruction"),
+        ("{", "has no column 'stage'"),
+        ("\x00\xff", "has no column 'stage'"),
+        ("{head}\n", "the profile is empty"),
+        ("{head}\n0,forward,1410,nan,3\n", "line 2: time 'nan' is not a number above 0"),
+        ("{rows}0,forward,1100", "time '' is not a number above 0"),
+        ("{rows}0,sideways,1100,1,3\n", "'sideways' is no operation; operations are forward"),
+    ],
+)
+def test_a_damaged_profile_is_one_line_and_writes_nothing(
+    profile: Path, text: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = profile.read_text()
+    profile.write_text(
+        text.format(head=rows.splitlines()[0], rows=rows) if "{head" in text or "{rows" in text else text
+    )
+    assert called("solve", profile, *SOLVE, "--out", tmp_path / "plan.json") == 2
+    assert why in one_line(capsys)
+    assert not (tmp_path / "plan.json").exists()
+
+
+def test_a_stage_in_the_middle_that_was_not_measured_is_named(
+    profile: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = profile.read_text().splitlines()
+    profile.write_text("\n".join(row for row in rows if not row.startswith("1,")))
+    assert called("solve", profile, *SOLVE, "-o", tmp_path / "plan.json") == 2
+    assert "stage 1 is missing in the profile, which has [0, 2]; measure it" in one_line(capsys)
+    profile.write_text("\n".join(row for row in rows if not row.startswith("1,backward")))
+    assert called("solve", profile, *SOLVE, "-o", tmp_path / "plan.json") == 2
+    assert "the backward of stage 1 is missing in the profile, which has its forward; measure it" in one_line(capsys)
+    assert not (tmp_path / "plan.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("order", "why"),
+    [
+        ("0F0,0B0\n1F0,1B0\n2B0,2F0\n", "stands before forward of stage 2, microbatch 0, on its rank, but needs it"),
+        ("0F0,0B0\n1F0\n2F0,2B0\n", "microbatch 0 at stage 1 has no backward"),
+        ("hello,world\n", "'hello' is no action of a pipeline schedule"),
+        ("", "the schedule is empty"),
+    ],
+)
+def test_a_schedule_that_cannot_be_run_is_one_line_and_writes_nothing(
+    profile: Path, order: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, out = tmp_path / "order.csv", tmp_path / "plan.json"
+    path.write_text(order)
+    assert called("solve", profile, "--schedule", path, "--blocking-w", 80, "-o", out) == 2
+    assert why in one_line(capsys)
+    assert not out.exists()
+
+
+def test_a_circle_over_ranks_is_named(profile: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "order.csv"
+    path.write_text("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n")
+    assert called("solve", profile, "--schedule", path, "--blocking-w", 80) == 2
+    said = one_line(capsys)
+    assert "wait for each other" in said
+    assert "of stage 0" in said
+    assert "of stage 1" in said
+
+
+def test_noisy_curves_are_planned_and_remarked_on_and_bent_ones_are_planned(
+    profile: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = profile.read_text()
+    profile.write_text(rows + "0,forward,905,9.0,9000\n")  # slower and dearer than any: never chosen
+    assert called("solve", profile, *SOLVE, "--json") == 0
+    shown = capsys.readouterr()
+    assert "noisy" not in shown.err
+    assert json.loads(shown.out)["points"][-1]["time_s"] < 9
+    quick = min(float(row.split(",")[3]) for row in rows.splitlines()[1:] if row.startswith("0,forward"))
+    profile.write_text(rows + f"0,forward,905,{0.9 * quick},1\n")
+    assert called("solve", profile, *SOLVE) == 0
+    assert "noisy, since over 3 % faster at a lower clock than at the highest: forward of stage 0" in (
+        capsys.readouterr().err
+    )
+
+
+def test_what_is_read_is_never_overwritten(profile: Path, plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for path, args in ((profile, ("solve", profile, *SOLVE, "-o")), (plan, ("show", plan, "--report"))):
+        before = path.read_bytes()
+        assert called(*args, path) == 2
+        assert "both name" in one_line(capsys)
+        assert path.read_bytes() == before
+
+
+def test_stages_that_a_schedule_leaves_out_are_said(
+    profile: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    order = tmp_path / "order.csv"
+    order.write_text("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n")
+    assert called("solve", profile, "--schedule", order, "--blocking-w", 80) == 0
+    assert "order.csv has 2 stages and" in capsys.readouterr().err
+
+
+def test_a_plan_that_was_edited_or_is_of_another_version_is_refused(
+    plan: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = plan.read_text()
+    for found, put, why in (
+        ('"version": 1', '"version": 99', "of version 99, and this joulewise reads 1"),
+        ('"time_s": ', '"time_s": 1', "plan.json"),
+    ):
+        assert found in text
+        plan.write_text(text.replace(found, put, 1))
+        assert called("check", plan, "--gpu-name", "NVIDIA A100") == 2
+        assert why in one_line(capsys)
+    plan.write_text(text[: len(text) // 2])
+    assert called("show", plan) == 2
+    assert "it is not JSON, or cut short" in one_line(capsys)
+
+
+def test_a_plan_of_another_model_must_not_be_used(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert called("check", plan, "--gpu-name", "NVIDIA A100", "--model", "huge") == 1
+    assert "it is for tiny, and here is huge" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("verb", ["solve", "show", "query", "check", "xray"])
+def test_a_directory_is_no_file_of_any_verb(verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = {"solve": SOLVE, "query": ("--deadline", "1s")}.get(verb, ())
+    assert called(verb, tmp_path, *flags) == 2
+    assert "is a directory" in one_line(capsys)
+
+
 def test_show_draws_the_pipeline_before_and_after(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert called("show", plan) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -42,6 +42,18 @@ def test_the_result_comes_first_within_80_columns_and_what_it_rests_on_last(trac
     for words in ("one clock", "a clock a phase", "limit of all plans", "compute-bound", "standing still", "GPU 1"):
         assert words in shown.out
     assert lines[-1].startswith("assumed") or "assumed: Ranges hold" in shown.out
+    assert "Believed, not measured" in shown.out
+    assert "--sm-mhz and --power-w say better" in " ".join(lines)
+
+
+def test_what_the_user_saw_is_not_called_believed(traces, capsys):
+    assert called(traces[0], "--json", "--power-w", 600, "--sm-mhz", 1700, "--max-slowdown", "1%") == 0
+    said = json.loads(capsys.readouterr().out)["assumptions"]
+    assert "You saw 1700 MHz and 600 W a GPU; draws that do not agree with that count little." in said
+    assert not any("Believed" in each for each in said)
+    assert called(traces[0], "--json", "--power-w", 600, "--max-slowdown", "1%") == 0
+    said = json.loads(capsys.readouterr().out)["assumptions"]
+    assert any(each.startswith("Believed") and each.endswith("--sm-mhz says better.") for each in said)
 
 
 def test_json_has_every_figure_and_the_assumptions(traces, capsys):
@@ -80,6 +92,9 @@ def test_a_page_and_a_picture_are_written(traces, tmp_path, capsys):
         (["{0}", "--max-slowdown", "3"], "for 3 percent write 3%"),
         (["{0}", "--plot", "x.bmp"], "must end in .svg"),
         (["{0}", "--report", "x.txt"], "is to be a page"),
+        (["{0}", "--report", "{0}"], "both name"),
+        (["{0}", "--seed", "-1"], "--seed"),
+        (["{0}", "--power-w", "nan"], "nan W is no mean power"),
     ],
 )
 def test_what_is_wrong_is_one_line(traces, capsys, args, says):
@@ -93,5 +108,7 @@ def test_what_is_wrong_is_one_line(traces, capsys, args, says):
 def test_a_truncated_trace_is_said_to_be_one(traces, tmp_path, capsys):
     half = tmp_path / "half.json"
     half.write_text(traces[0].read_text()[:3000])
-    assert called(half) == 2
+    page = tmp_path / "x.html"
+    assert called(half, "--report", page) == 2
     assert "is truncated: it ends after" in capsys.readouterr().err
+    assert not page.exists()

@@ -115,7 +115,11 @@ def test_a_truncated_trace_is_said_to_be(tmp_path, keep, pack):
         ("time,power\n1,2\n", "is no JSON"),
         ('{"version": 1, "points": []}', 'has no "traceEvents"'),
         ('{"traceEvents": []}', "no kernel and no operator"),
-        ('{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "gemm"}]}', "has no time"),
+        ('{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "gemm"}]}', "damaged at the event .* has no 'ts'"),
+        ('{"traceEvents": [{"ph": "X", "cat": "kernel", "ts": NaN, "dur": 1}]}', "begins at nan"),
+        ('{"traceEvents": [{"ph": "X", "cat": "kernel", "ts": 1, "dur": -5}]}', "lasts -5 µs"),
+        ('{"traceEvents": [{"ph": "X", "cat": "kernel", "ts": 1, "args": {"stream": "x"}}]}', "invalid literal"),
+        ('{"traceEvents": [{"ph": "X", "cat": "kernel", "ts": 1, "args": [1]}]}', "is damaged"),
     ],
 )
 def test_what_is_no_trace_is_refused_with_the_reason(tmp_path, text, says):

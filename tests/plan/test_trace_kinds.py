@@ -20,6 +20,10 @@ from joulewise.plan.trace_kinds import Kind, is_work, kind_of, short_name
         ("void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor<float>>()", Kind.MEMORY),
         ("void at::native::(anonymous namespace)::multi_tensor_apply_kernel<...>()", Kind.MEMORY),
         ("aten::copy_", Kind.MEMORY),
+        ("void gemv2T_kernel_val<int, int, float>()", Kind.MEMORY),
+        ("void cublasLt::splitKreduce_kernel<32, 16, int>()", Kind.MEMORY),
+        ("void cudnn::fusion::convert_dq_to_16bits<true>()", Kind.MEMORY),
+        ("cudnn_generated_fort_native_sdpa_sm90_flash_bprop_wgmma_f16_knob_26_64x64x128", Kind.COMPUTE),
         ("aten::convert_dtype", Kind.MEMORY),
         ("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", Kind.COMMUNICATION),
         ("ncclKernel_AllReduce_RING_LL_Sum_bf16(ncclWorkElem)", Kind.COMMUNICATION),
@@ -46,4 +50,5 @@ def test_engines_and_waits_are_no_work():
 def test_names_are_shortened_for_people():
     assert short_name("void at::native::(anonymous namespace)::layer_norm<float, Foo<4>>(int, float)") == "layer_norm"
     assert short_name("ncclDevKernel_AllGather_RING_LL(ncclArgs<4ul>)") == "ncclDevKernel_AllGather_RING_LL"
+    assert short_name("cudnn_generated_fort_native_sdpa_sm90_flash") == "sdpa_sm90_flash"
     assert short_name("<odd>") == "<odd>"

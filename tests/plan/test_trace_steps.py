@@ -1,5 +1,6 @@
 """Steps are found by the profiler's marks, else by what repeats."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from hypothesis import given
@@ -33,6 +34,16 @@ def test_a_kernel_belongs_to_the_step_that_launched_it_though_it_runs_later():
     assert [step.number for step in (first, second)] == [4, 5]
     assert ["".join(span.name for span in step.spans) for step in (first, second)] == ["abc", "abc"]
     assert (first.start_s, first.end_s, first.next_launch_s) == (0.0, 3.0, 2.5)
+
+
+def test_what_was_launched_before_the_trace_belongs_to_no_step_though_it_runs_in_one():
+    """A GPU two kernels behind its host: the first two were launched before the trace began."""
+    behind = [replace(span, launched_s=span.start_s - 2.0) for span in lane(list("bcabcabcabc")).spans]
+    behind[:2] = [replace(span, launched_s=None) for span in behind[:2]]
+    behind[6] = replace(behind[6], launched_s=None)  # one whose launch was lost: with the one before it
+    marks = [Mark(1, -0.1, 2.9), Mark(2, 2.9, 5.9), Mark(3, 5.9, 9.0)]
+    found = trace_steps.find(traced(Lane(0, tuple(behind)), *marks))
+    assert ["".join(span.name for span in step.spans) for step in found.lanes[0]] == ["abc", "abc"]
 
 
 def test_marks_on_the_working_thread_itself_are_exact():

@@ -45,6 +45,16 @@ def test_a_dense_job_is_held_by_the_power_limit_and_an_idle_one_is_not(laws):
     assert idle.default_mhz == pytest.approx(H200.chip.sm_max_mhz)
 
 
+@pytest.mark.parametrize("sm_mhz", [1200.0, 1639.0, H200.chip.sm_max_mhz])
+def test_a_clock_that_was_seen_is_the_mean_and_the_limit_that_held_it_holds_still(sm_mhz):
+    laws = believed(H200, DENSE, draws=60, sm_mhz=sm_mhz)
+    assert laws.default_mhz == pytest.approx(sm_mhz, rel=2e-3)
+    if sm_mhz < H200.chip.sm_max_mhz:
+        above = int(np.argmax(CLOCKS))
+        # A lock above what the limiter allows changes nothing, but where power hardly depends on the clock.
+        assert np.quantile(np.abs(laws.locked.time[:, COMPUTE, above] - 1.0), 0.8) < 0.01
+
+
 def test_a_lock_below_leaves_the_limiter_room(laws):
     """Where hungry kernels were held lowest, evening the clocks out speeds them up and costs no more power."""
     held = laws.default_mhz < 0.95 * H200.chip.sm_max_mhz

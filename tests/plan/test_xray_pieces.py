@@ -31,7 +31,7 @@ def graph(*spans: Span, end: float | None = None, **more: object) -> Graph:
 def joined(ranks: list[list[Span]], *, end: float | None = None, strict: bool = True, **more: object) -> Graph:
     traces, found = [], []
     for rank, spans in enumerate(ranks):
-        lane = Lane(0, tuple(sorted(spans, key=lambda one: one.start_s)), more.get("waits", ()))
+        lane = Lane(0, tuple(sorted(spans, key=lambda one: one.start_s)), more.get("waits", ()), "waits" in more)
         trace = Trace(
             Path(f"{rank}"), rank, len(ranks), "NVIDIA H200", (lane,), (Mark(0, -1.0, 1.0),), more.get("blocks", ())
         )
@@ -116,6 +116,31 @@ def test_waits_that_the_trace_shows_stand_and_chance_order_does_not():
     assert took_ms(inferred, compute=1.2) == pytest.approx(9.4)
     loose = joined([spans()], strict=False)
     assert took_ms(loose, compute=1.2) == pytest.approx(9.0)
+
+
+def test_what_is_on_one_stream_keeps_its_order_whatever_else_is_known():
+    spans = (
+        span(Kind.COMPUTE, 0, 2, launched=-9, call=1),
+        span(Kind.COPY, 2.1, 3, launched=-8, call=2),
+        span(Kind.COMPUTE, 3, 5, launched=-7, call=3),
+    )
+    for more in ({}, {"strict": False}, {"waits": ()}):
+        seen = graph(*spans, **more)
+        assert seen.read
+        assert took_ms(seen) == pytest.approx(5.0)
+        assert took_ms(seen, compute=2.0) == pytest.approx(9.0)
+
+
+def test_streams_of_which_the_trace_shows_no_wait_do_not_wait():
+    spans = (
+        span(Kind.COMPUTE, 0, 2, launched=-9, call=1),
+        span(Kind.COMMUNICATION, 2, 4, stream=9, launched=-8, call=2),
+        span(Kind.COMPUTE, 4, 5, launched=-7, call=3),
+    )
+    inferred, read = graph(*spans), graph(*spans, waits=())
+    assert (inferred.read, read.read) == (False, True)
+    assert took_ms(inferred, communication=2.0) == pytest.approx(7.0)
+    assert took_ms(read, communication=2.0) == pytest.approx(6.0)  # the last kernel does not wait for it
 
 
 def test_a_collective_of_several_ranks_begins_with_the_last_of_them():

@@ -12,8 +12,10 @@ from joulewise.core.units import J_PER_KWH, J_PER_WH
 
 _NUMBER = re.compile(r"([0-9]*\.?[0-9]+(?:e[-+]?[0-9]+)?)\s*([a-zA-Z]*)", re.IGNORECASE)
 _TIMES = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "min": 60.0}
-_ENERGIES = {"": 1.0, "J": 1.0, "kJ": 1e3, "MJ": 1e6, "GJ": 1e9, "Wh": J_PER_WH, "kWh": J_PER_KWH}
-_POWERS = {"": 1.0, "W": 1.0, "kW": 1e3, "MW": 1e6}
+_PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
+_ENERGIES = {"": 1.0, **{f"{prefix}J": factor for prefix, factor in _PREFIXES.items()}}
+_ENERGIES |= {"Wh": J_PER_WH, "kWh": J_PER_KWH}
+_POWERS = {"": 1.0, **{f"{prefix}W": factor for prefix, factor in _PREFIXES.items()}}
 
 
 def seconds(flag: str, text: str) -> float:

@@ -8,7 +8,7 @@ from joulewise.cli.chart import Chart, span, ticks
 from joulewise.cli.plan_colours import Scale, hue
 from joulewise.cli.plan_views import about, as_fast, headline, power, shown_points, time
 from joulewise.cli.report_style import STYLE
-from joulewise.core.units import format_energy, format_percent
+from joulewise.core.units import format_energy, format_percent, si_prefix
 from joulewise.plan.plan import Plan, PlanPoint
 
 _WIDTH, _NAME, _ROW = 860.0, 52.0, 17.0
@@ -103,14 +103,14 @@ def _key(scale: Scale) -> str:
 
 
 def _frontier(plan: Plan, point: PlanPoint) -> str:
-    unit = 1e6 if plan.baseline.energy_j >= 1e6 else 1e3 if plan.baseline.energy_j >= 1e3 else 1.0
+    unit, prefix = si_prefix(plan.baseline.energy_j)
     shown = [*plan.points, plan.baseline]
     bound = [(each.time_s, each.bound_j / unit) for each in plan.points if each.bound_j is not None]
     chart = Chart(
         span([each.time_s for each in shown]),
         span([each.energy_j / unit for each in shown] + [energy for _, energy in bound]),
         height=280,
-    ).axes("iteration time (s)", f"energy ({ {1e6: 'MJ', 1e3: 'kJ', 1.0: 'J'}[unit] })")
+    ).axes("iteration time (s)", f"energy ({prefix}J)")
     chart.line(bound, "bound", says="no plan can do better")
     chart.line([(each.time_s, each.energy_j / unit) for each in plan.points], "plans")
     for each in plan.points:

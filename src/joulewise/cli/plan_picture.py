@@ -11,7 +11,7 @@ from typing import Any
 from joulewise.cli.plan_colours import Scale, hue
 from joulewise.cli.plan_views import about, headline, time
 from joulewise.cli.plot import FAINT, HUES, INK, STYLE
-from joulewise.core.units import format_energy
+from joulewise.core.units import format_energy, si_prefix
 from joulewise.plan.plan import Plan, PlanPoint
 
 _EDGES = 600
@@ -79,9 +79,7 @@ def _pipeline(axes: Any, plan: Plan, point: PlanPoint, scale: Scale) -> None:
 
 
 def _frontier(axes: Any, plan: Plan, point: PlanPoint) -> None:
-    unit, name = (
-        (1e6, "MJ") if plan.baseline.energy_j >= 1e6 else (1e3, "kJ") if plan.baseline.energy_j >= 1e3 else (1.0, "J")
-    )
+    unit, prefix = si_prefix(plan.baseline.energy_j)
     bound = [(each.time_s, each.bound_j / unit) for each in plan.points if each.bound_j is not None]
     if bound:
         axes.plot(
@@ -102,7 +100,7 @@ def _frontier(axes: Any, plan: Plan, point: PlanPoint) -> None:
         [point.time_s], [point.energy_j / unit], "o", color=INK, markersize=7, fillstyle="none", label="shown above"
     )
     axes.set_xlabel("iteration time (s)")
-    axes.set_ylabel(f"energy of all GPUs ({name})")
+    axes.set_ylabel(f"energy of all GPUs ({prefix}J)")
     axes.grid(axis="y", color="#e4e7eb", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)

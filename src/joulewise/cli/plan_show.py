@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from joulewise.cli import outputs
 from joulewise.cli.plan_amounts import seconds
+from joulewise.cli.plan_drawings import Plot, Report, check_drawings
 from joulewise.cli.plan_query import AsJson, PlanFile
 
 
@@ -17,8 +16,8 @@ def show(
     deadline: Annotated[
         str | None, typer.Option(metavar="9.5s", help="Show the plan for this time. Default: as fast as nothing set.")
     ] = None,
-    report: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write all of it as a page.")] = None,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw it: .png, .svg or .pdf.")] = None,
+    report: Report = None,
+    plot: Plot = None,
     as_json: AsJson = False,
 ) -> None:
     """What a plan saves, and the pipeline before and after, coloured by clock.
@@ -28,16 +27,9 @@ def show(
     joulewise plan show plan.json --plot plan.png
     """
     from joulewise.cli import plan_page, plan_picture, plan_views
-    from joulewise.cli.plot import check
     from joulewise.plan import plan_files
 
-    outputs.refuse_one_for_two({"PLAN": plan, "--report": report, "--plot": plot})
-    if report is not None:
-        outputs.refuse_no_html("--report", report)
-        outputs.refuse_unwritable("--report", report)
-    if plot is not None:
-        check(plot)
-        outputs.refuse_unwritable("--plot", plot)
+    check_drawings({"PLAN": plan}, report, plot)
     read = plan_files.read(plan)
     wanted_s = None if deadline is None else seconds("--deadline", deadline)
     point = plan_views.as_fast(read) if wanted_s is None else read.by_deadline(wanted_s)

@@ -106,6 +106,7 @@ def solve(
     """
     from joulewise.plan.plan import Costs
 
+    outputs.refuse_one_for_two({"PROFILE": profile, "--schedule": Path(schedule), "--out": out})
     if out is not None:
         outputs.refuse_unwritable("--out", out)
     costs = Costs(
@@ -128,6 +129,8 @@ def solve(
         assumptions.append(f"input_grad is {split_backward:g} of a backward that was measured whole")
     lag_s = 0.0 if transfer is None else seconds("--transfer", transfer)
     order = _order(schedule, measured.stages if stages is None else stages, microbatches, ranks, lag_s)
+    if stages is None and order.stages < measured.stages:
+        say(ctx, f"{schedule} has {order.stages} stages and {profile} {measured.stages}: the others are not planned")
     operations = len(order.dag.operations)
     if operations > _LARGE:
         say(ctx, f"{operations} operations: this may take a while; --slope-grid 1 is quicker")

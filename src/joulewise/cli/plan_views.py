@@ -39,7 +39,7 @@ def headline(plan: Plan) -> str:
 def about(plan: Plan) -> str:
     """What it is a plan of."""
     fact = plan.identity.parallelism
-    return (fact.says if fact else plan.schedule.name) + f"; a waiting GPU draws {plan.costs.blocking_w:g} W"
+    return (fact.says if fact else plan.schedule.name) + f", waiting at {plan.costs.blocking_w:g} W"
 
 
 def summary(plan: Plan) -> RenderableType:
@@ -155,7 +155,7 @@ def shown_points(plan: Plan, most: int = _ROWS) -> list[PlanPoint]:
 
 def _table(plan: Plan) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for title in ("iteration", "energy", "mean power", "slower", "saved", "over bound"):
+    for title in ("iteration", "energy", "power", "slower", "saved", "over bound"):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
     base, same = plan.baseline, as_fast(plan)

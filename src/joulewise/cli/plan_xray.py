@@ -7,8 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from joulewise.cli import outputs, say
+from joulewise.cli import say
 from joulewise.cli.one_thread import load_numpy
+from joulewise.cli.plan_drawings import Plot, Report, check_drawings
 from joulewise.cli.plan_query import AsJson
 
 _LARGE = 64 << 20  # bytes: some seconds to read
@@ -22,16 +23,14 @@ def xray(
     gpu: Annotated[
         str | None, typer.Option(metavar="MODEL", help="Believe in this GPU. Default: the one the trace names.")
     ] = None,
-    sm_mhz: Annotated[float | None, typer.Option(metavar="MHZ", help="SM clock seen in that job; narrows it.")] = None,
-    power_w: Annotated[
-        float | None, typer.Option(metavar="W", help="Mean power of one GPU seen in that job; narrows it.")
-    ] = None,
+    sm_mhz: Annotated[float | None, typer.Option(metavar="MHZ", help="Mean SM clock seen in that job.")] = None,
+    power_w: Annotated[float | None, typer.Option(metavar="W", help="Mean power of one GPU seen in that job.")] = None,
     max_slowdown: Annotated[
         list[str] | None, typer.Option(metavar="1%", help="Slower by so much at most; repeatable. Default: 0, 1, 3 %.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
-    report: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write all of it as a page.")] = None,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw it: .png, .svg or .pdf.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the draws.", min=0)] = 0,
+    report: Report = None,
+    plot: Plot = None,
     as_json: AsJson = False,
 ) -> None:
     """What a plan could save in a training job, and where, from its traces.
@@ -49,17 +48,10 @@ def xray(
     load_numpy()
     from joulewise.cli import plan_xray_page, plan_xray_plot, plan_xray_views
     from joulewise.cli.objectives import slowdown
-    from joulewise.cli.plot import check
     from joulewise.plan import trace
     from joulewise.plan.xray import SLOWDOWNS, look
 
-    outputs.refuse_one_for_two({"--report": report, "--plot": plot})
-    if report is not None:
-        outputs.refuse_no_html("--report", report)
-        outputs.refuse_unwritable("--report", report)
-    if plot is not None:
-        check(plot)
-        outputs.refuse_unwritable("--plot", plot)
+    check_drawings({f"TRACE {path}": path for path in traces}, report, plot)
     slowdowns = sorted({slowdown(each) for each in max_slowdown}) if max_slowdown else SLOWDOWNS
     read = []
     for path in traces:

@@ -23,7 +23,7 @@ LETTERS |= {"copy": ("h", "#cc79a7")}
 WORDS = {"compute": "compute-bound", "memory": "memory-bound", "communication": "communication", "copy": "host copies"}
 WORDS |= {WAIT: "standing still"}
 _WAITS = {"host": "the host", "rank": "another rank"}
-_LONGEST_NAME = 34
+_LONGEST_NAME = 44
 _MOST_LANES = 8
 
 
@@ -55,11 +55,7 @@ def assumptions(found: Findings) -> Iterator[str]:
             "The trace shows no GPU: its operators and collectives stand in for kernels, "
             f"as if they ran on one {found.model.name} each with these times."
         )
-    clock, power = found.default_mhz, found.power_w
-    yield (
-        f"Believed, not measured: {clock.middle:.0f} MHz ({clock.low:.0f} … {clock.high:.0f}) and "
-        f"{power.middle:.0f} W ({power.low:.0f} … {power.high:.0f}) a GPU. --sm-mhz and --power-w say better."
-    )
+    yield from _clock_and_power(found)
     yield (
         "Kernels follow the clock by their kind, told by name: compute-bound mostly, memory-bound hardly; "
         "collectives, host and other ranks keep their pace."
@@ -79,6 +75,21 @@ def assumptions(found: Findings) -> Iterator[str]:
     phases = f"{found.phases} phases" if found.phases > 1 else "one phase"
     yield f"A change of clock takes {switch}, so a step has {phases}; the limit changes clocks for nothing at any run."
     yield f"Ranges hold nine in ten of {found.draws} draws of what is not known. Energy of GPUs alone."
+
+
+def _clock_and_power(found: Findings) -> Iterator[str]:
+    """What was seen of the job, and what is believed in its place; both are of one GPU."""
+    told = ((found.seen_mhz, found.default_mhz, "MHz", "--sm-mhz"), (found.seen_w, found.power_w, "W", "--power-w"))
+    seen = [f"{value:.0f} {unit}" for value, _, unit, _ in told if value is not None]
+    if seen:
+        yield f"You saw {' and '.join(seen)} a GPU; draws that do not agree with that count little."
+    believed = [(each, unit, flag) for value, each, unit, flag in told if value is None]
+    if believed:
+        ranges = " and ".join(
+            f"{each.middle:.0f} {unit} ({each.low:.0f} … {each.high:.0f})" for each, unit, _ in believed
+        )
+        flags = " and ".join(flag for *_, flag in believed)
+        yield f"Believed, not measured: {ranges} a GPU. {flags} {'say' if len(believed) > 1 else 'says'} better."
 
 
 def page(found: Findings, width: int) -> RenderableType:
@@ -151,7 +162,9 @@ def share(slowdown: float) -> str:
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
+    """Without its middle: kernels of a library differ at their ends."""
+    half = _LONGEST_NAME // 2
+    return name if len(name) <= _LONGEST_NAME else f"{name[:half]}…{name[half + 1 - _LONGEST_NAME :]}"
 
 
 def _number(part: float) -> str:
@@ -197,18 +210,24 @@ def _where_table(title: str) -> Table:
 
 
 def _timeline(found: Findings, width: int) -> Iterator[Text]:
-    """Two lines a GPU: kernels, and collectives beside them; a letter is what runs in the middle of that time."""
+    """A line a GPU for kernels, and one for what runs beside them, if anything does.
+
+    A letter is what runs in the middle of that time.
+    """
     lanes = sorted({bar.lane for bar in found.bars})
     end_s = max((bar.start_s + bar.duration_s for bar in found.bars), default=0.0)
     if not lanes or end_s <= 0:
         return
-    cells = max(20, width - 10)
+    cells, kinds = max(20, width - 10), {bar.kind for bar in found.bars}
     yield Text()
     for lane in lanes[:_MOST_LANES]:
         for name, wanted in ((f"GPU {lane}", True), ("", False)):
-            row = _cells([bar for bar in found.bars if bar.lane == lane and (bar.what == RUN) == wanted], cells, end_s)
+            bars = [bar for bar in found.bars if bar.lane == lane and (bar.what == RUN) == wanted]
+            if not bars and not wanted:
+                continue
+            row = _cells(bars, cells, end_s)
             yield Text.assemble((name.ljust(9), "dim"), *row, no_wrap=True, overflow="crop")
-    key = ", ".join(f"{letter} {WORDS[kind]}" for kind, (letter, _) in LETTERS.items())
+    key = ", ".join(f"{letter} {WORDS[kind]}" for kind, (letter, _) in LETTERS.items() if kind in kinds)
     more = f"; {len(lanes) - _MOST_LANES} GPUs more in --json" if len(lanes) > _MOST_LANES else ""
     yield Text(f"one step, {format_duration(end_s)}: {key}{more}", style="dim")
 
@@ -230,4 +249,6 @@ def figures(found: Findings) -> tuple[tuple[str, str], ...]:
         likely = f"({_number(plan.low)} … {percent(plan.high)})"
         words = f"{likely} at {share(slowdown)} slowdown; at most {percent(limit.middle)}"
         shown.append((percent(plan.middle), words))
+    if found.seen_w is not None:
+        return (*shown, (format_power(found.seen_w), "mean of one GPU, as you saw it"))
     return (*shown, (format_power(found.power_w.middle), "believed mean of one GPU"))

@@ -48,11 +48,16 @@ def _significant(value: float, digits: int) -> str:
     return f"{rounded:,.{decimals}f}"
 
 
+def si_prefix(value: float) -> tuple[float, str]:
+    """The factor and prefix under which people write ``value``: ``si_prefix(2561)`` is ``(1000.0, "k")``."""
+    return next(((factor, prefix) for factor, prefix in _SI if abs(value) >= factor * 0.9995), _SI[-1])
+
+
 def format_si(value: float, unit: str, *, digits: int = 3) -> str:
     """A number with an SI prefix: ``format_si(2561, "J")`` is ``"2.56 kJ"``."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g} {unit}"
-    factor, prefix = next(((f, p) for f, p in _SI if abs(value) >= f * 0.9995), _SI[-1])
+    factor, prefix = si_prefix(value)
     return f"{_significant(value / factor, digits)} {prefix}{unit}"
 
 

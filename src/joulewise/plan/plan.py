@@ -149,7 +149,9 @@ class Plan:
         fit = [point for point in self.points if point.time_s <= deadline_s * (1 + _TOLERANCE)]
         if not fit:
             least_s = self.points[0].time_s
-            raise BadSpec(f"no plan ends within {deadline_s:g} s: the fastest takes {least_s:.5g} s")
+            raise BadSpec(
+                f"no plan ends within {deadline_s:g} s: the fastest takes {least_s:.5g} s; give it that or more"
+            )
         return fit[-1]
 
     def by_energy(self, energy_j: float) -> PlanPoint:

@@ -17,6 +17,10 @@ from joulewise.plan.dag import BACKWARD, INPUT_GRAD, KINDS, WEIGHT_GRAD, Dag
 
 Options = tuple[Point[Setting], ...]
 
+_NOISE = (
+    0.03  # of a time; in the stages measured (A100, A40) no lower clock is faster, and step times jitter by some 1 %
+)
+
 
 @dataclass(frozen=True)
 class Profile:
@@ -65,12 +69,18 @@ class Profile:
         return [self.options[operation.stage, operation.kind] for operation in dag.operations]
 
     def remarks(self) -> list[str]:
-        """What a user should know of it: operations that leave nothing to choose. One line each."""
-        alone = [f"{kind} of stage {stage}" for (stage, kind), points in self.options.items() if len(points) == 1]
-        if not alone:
-            return []
-        shown = ", ".join(alone[:4]) + (f" and {len(alone) - 4} more" if len(alone) > 4 else "")
-        return [f"measured at one setting only, so never slowed down: {shown}"]
+        """What a user should know of it: operations that leave nothing to choose, or are noisy. One line each."""
+        alone = [key for key, points in self.options.items() if len(points) == 1]
+        noisy = [key for key, points in self.options.items() if _lead(points) > _NOISE]
+        found = []
+        if alone:
+            found.append(f"measured at one setting only, so never slowed down: {_listed(alone)}")
+        if noisy:
+            found.append(
+                f"noisy, since over {_NOISE * 100:g} % faster at a lower clock than at the highest: {_listed(noisy)}; "
+                "measure longer, or some of the saving is luck"
+            )
+        return found
 
     def scaled(self, *, time: float = 1.0, energy: float = 1.0) -> Profile:
         """The same stages doing ``time`` times longer work for ``energy`` times the joules; both above 0."""
@@ -114,7 +124,20 @@ class Profile:
             return f"stage {stage} is missing in the profile, which has {there}; measure it, or plan fewer stages"
         kinds = ", ".join(each for at, each in self.options if at == stage)
         split = "; or say how a backward divides, with --split-backward" if kind in (INPUT_GRAD, WEIGHT_GRAD) else ""
-        return f"the {kind} of stage {stage} is missing in the profile, which has its {kinds}{split}"
+        return f"the {kind} of stage {stage} is missing in the profile, which has its {kinds}; measure it{split}"
+
+
+def _lead(points: Options) -> float:
+    """By what share of its time the fastest setting beats the highest clock, which it cannot but by noise."""
+    if any("sm_mhz" not in point.setting for point in points):
+        return 0.0
+    highest = max(points, key=lambda point: point.setting["sm_mhz"])
+    return highest.time_s / min(point.time_s for point in points) - 1.0
+
+
+def _listed(keys: list[tuple[int, str]]) -> str:
+    names = [f"{kind} of stage {stage}" for stage, kind in keys]
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
 def averaged(measured: Iterable[tuple[int, str, Point[Setting]]]) -> Profile:

@@ -86,10 +86,14 @@ def _rows(path: Path) -> Iterator[tuple[int, str, Point[Setting]]]:
             columns = [column.strip() for column in reader.fieldnames or ()]
             rows = [(reader.line_num, row) for row in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as problem:
-        why = problem.strerror if isinstance(problem, OSError) else f"it is no CSV file ({problem})"
+        why = f"it is no CSV file ({problem})"
+        if isinstance(problem, OSError):
+            why = (problem.strerror or str(problem)).lower()
         raise BadSpec(f"{path} cannot be read: {why}") from None
     named = {ours: ours if ours in columns else theirs for ours, theirs in _COLUMNS.items()}
     missing = [name for name in ("stage", *named.values()) if name not in columns]
+    if not columns:
+        raise BadSpec(f"{path} is empty; a profile has the columns {', '.join(('stage', *_COLUMNS.values()))}")
     if missing:
         wanted = ", ".join(("stage", *_COLUMNS.values()))
         raise BadSpec(f"{path} has no column {missing[0]!r}; a profile has the columns {wanted}")

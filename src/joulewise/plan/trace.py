@@ -8,6 +8,7 @@ span waited for which other is said in ``plan/xray_dag``.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -79,6 +80,8 @@ class Lane:
     device: int
     spans: tuple[Span, ...]
     waits: tuple[StreamWait, ...] = ()
+    waits_recorded: bool = False
+    """Whether the profiler was asked for waits between streams; there may be none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,25 +104,55 @@ class Trace:
         return self.gpu is None
 
 
+@dataclass(frozen=True, slots=True)
+class _Kernel:
+    """Something that ran on a GPU, whose launch may stand further on in the file. Times in microseconds."""
+
+    name: str
+    kind: Kind
+    start: float
+    end: float
+    device: int
+    stream: int
+    correlation: int
+    group: str
+
+    @classmethod
+    def of(cls, name: str, category: str, start: float, duration: float, event: Event, args: dict[str, Any]) -> _Kernel:
+        return cls(
+            name,
+            kind_of(name, category),
+            start,
+            start + duration,
+            device=int(args["device"] if "device" in args else event.get("pid") or 0),
+            stream=int(args["stream"] if "stream" in args else event.get("tid") or 0),
+            correlation=int(args.get("correlation", -1)),
+            group=str(args.get("Process Group Ranks", args.get("Process Group Name", ""))),
+        )
+
+
 @dataclass(slots=True)
 class _Seen:
     """What the walk through the file gathers. Times in the file's microseconds."""
 
-    kernels: list[Event] = field(default_factory=list)
+    kernels: list[_Kernel] = field(default_factory=list)
     operators: dict[Any, list[tuple[float, float, str]]] = field(default_factory=lambda: defaultdict(list))
     called: dict[int, float] = field(default_factory=dict)
     marks: list[tuple[int, float, float]] = field(default_factory=list)
     blocks: list[tuple[float, float]] = field(default_factory=list)
     waits: list[tuple[int, StreamWait]] = field(default_factory=list)
+    waits_recorded: bool = False
 
     def add(self, event: Event) -> None:
         if event.get("ph") != "X":
             return
         category, name = str(event.get("cat", "")).lower(), str(event.get("name", ""))
         start, duration = float(event["ts"]), float(event.get("dur", 0.0))
-        args = event.get("args") or {}
+        if not (math.isfinite(start) and 0.0 <= duration < math.inf):
+            raise ValueError(f"it begins at {start:g} and lasts {duration:g} µs")
+        args: dict[str, Any] = dict(event.get("args") or {})
         if category in _ON_GPU:
-            self.kernels.append(event)
+            self.kernels.append(_Kernel.of(name, category, start, duration, event, args))
         elif category in _CALLS:
             if "correlation" in args:
                 self.called[int(args["correlation"])] = start
@@ -127,6 +160,7 @@ class _Seen:
             if blocking and duration * _US >= _LEAST_BLOCK_S:
                 self.blocks.append((start, start + duration))
         elif category == "cuda_sync":
+            self.waits_recorded = True
             stream, call, on_stream, record = (int(args.get(key, -1)) for key in _WAIT)
             wait = StreamWait(stream, call, on_stream, record)
             if "Wait Event" in name and wait.on_stream >= 0 and wait.record >= 0:
@@ -146,7 +180,8 @@ def read(path: Path) -> Trace:
         try:
             seen.add(event)
         except (KeyError, TypeError, ValueError) as error:
-            raise BadSpec(f"{path} is damaged: an event {str(event)[:80]} has no time ({error})") from error
+            why = f"it has no {error}" if isinstance(error, KeyError) else error
+            raise BadSpec(f"{path} is damaged at the event {str(event)[:80]}: {why}; record it again") from error
     head = file.head
     ranks = head.get("distributedInfo")
     ranks = ranks if isinstance(ranks, dict) else {}
@@ -171,27 +206,27 @@ def read(path: Path) -> Trace:
 
 def _gpu_lanes(seen: _Seen) -> list[Lane]:
     spans: dict[int, list[Span]] = defaultdict(list)
-    for event in seen.kernels:
-        args: dict[str, Any] = event.get("args") or {}
-        name = str(event["name"])
-        correlation = int(args.get("correlation", -1))
-        launched = seen.called.get(correlation)
-        start = float(event["ts"])
-        device = args["device"] if "device" in args else event.get("pid", 0)
-        spans[int(device)].append(
+    for kernel in seen.kernels:
+        launched = seen.called.get(kernel.correlation)
+        spans[kernel.device].append(
             Span(
-                name=name,
-                kind=kind_of(name, str(event["cat"]).lower()),
-                start_s=start * _US,
-                end_s=(start + float(event.get("dur", 0.0))) * _US,
-                stream=int(args.get("stream", event.get("tid", 0))),
-                launched_s=None if launched is None else min(launched, start) * _US,
-                correlation=correlation,
-                group=str(args.get("Process Group Ranks", args.get("Process Group Name", ""))),
+                name=kernel.name,
+                kind=kernel.kind,
+                start_s=kernel.start * _US,
+                end_s=kernel.end * _US,
+                stream=kernel.stream,
+                launched_s=None if launched is None else min(launched, kernel.start) * _US,
+                correlation=kernel.correlation,
+                group=kernel.group,
             )
         )
     return [
-        Lane(device, tuple(sorted(found, key=_by_start)), tuple(wait for at, wait in seen.waits if at == device))
+        Lane(
+            device,
+            tuple(sorted(found, key=_by_start)),
+            tuple(wait for at, wait in seen.waits if at == device),
+            seen.waits_recorded,
+        )
         for device, found in sorted(spans.items())
     ]
 
@@ -245,7 +280,7 @@ def _shifted(lane: Lane, origin_s: float) -> Lane:
         )
         for span in lane.spans
     )
-    return Lane(lane.device, tuple(moved), lane.waits)
+    return replace(lane, spans=tuple(moved))
 
 
 def _gpu_name(head: dict[str, Any], lanes: Iterable[Lane]) -> str:

@@ -44,7 +44,7 @@ class TraceFile:
         try:
             with self.path.open("rb") as raw:
                 packed = raw.peek(2)[:2] == _GZIP
-                stream: IO[bytes] = gzip.GzipFile(fileobj=raw) if packed else raw
+                stream: Any = gzip.GzipFile(fileobj=raw) if packed else raw
                 with io.TextIOWrapper(stream, encoding="utf-8", errors="replace") as text:
                     yield from self._walk(text)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:

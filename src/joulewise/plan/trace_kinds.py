@@ -33,11 +33,14 @@ _COMMUNICATION = re.compile(
     re.IGNORECASE,
 )
 _COMPUTE = re.compile(
-    r"gemm|gemv|cutlass|cublas|xmma|wgmma|\bmma|nvjet|conv(?!ert)|fprop|dgrad|wgrad|winograd|flash|fmha|attention|sdpa"
-    r"|triton_tem|\baten::(_?addmm\w*|mm|bmm|baddbmm|matmul|linear|_scaled_mm|einsum|dot|mv|lstm\w*|_thnn\w*)$|rnn",
+    r"gemm|cutlass|cublas|xmma|wgmma|\bmma|nvjet|conv(?!ert)|fprop|dgrad|wgrad|winograd|flash|fmha|attention|sdpa"
+    r"|triton_tem|\baten::(_?addmm\w*|mm|bmm|baddbmm|matmul|linear|_scaled_mm|einsum|lstm\w*|_thnn\w*)$|rnn",
     re.IGNORECASE,
 )
-_STREAMING = re.compile(r"triton_(poi|red|per)|elementwise|layer_?norm|softmax|foreach|memset", re.IGNORECASE)
+_STREAMING = re.compile(
+    r"triton_(poi|red|per)|elementwise|layer_?norm|softmax|foreach|memset|gemv|dot_kernel|split_?k_?reduce",
+    re.IGNORECASE,
+)
 _ON_BUS = re.compile(r"HtoD|DtoH|Host ?-> ?Device|Device ?-> ?Host|Pageable|Pinned", re.IGNORECASE)
 _TEMPLATE = re.compile(r"<[^<>]*>")
 _WORK = re.compile(r"[\w.]+::?\w")  # of a library: aten::mm, fsdp::chunk_cat, gloo:all_reduce
@@ -65,4 +68,7 @@ def short_name(name: str) -> str:
     plain = name.removeprefix("void ").replace("(anonymous namespace)::", "")
     while (bare := _TEMPLATE.sub("", plain)) != plain:
         plain = bare
-    return plain.partition("(")[0].strip().removeprefix("at::native::") or name
+    plain = plain.partition("(")[0].strip()
+    for prefix in ("at::native::", "cudnn_generated_fort_native_"):
+        plain = plain.removeprefix(prefix)
+    return plain or name

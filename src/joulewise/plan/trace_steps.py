@@ -1,14 +1,15 @@
 """Where the training steps of a trace begin and end: by the profiler's own marks, else by what repeats.
 
-A step's spans are those that the host launched during it. Its time runs from its first span to the first of the next
-step, as the GPU sees it. Without marks the smallest cycle of names that explains the trace is the step; where nothing
-repeats, the whole trace is one.
+A step's spans are those that the host launched during it; a GPU may run a whole step behind its host, so what was
+launched before the trace began is no part of the first steps, though it ran during them. A step's time runs from its
+first span to the first of the next step, as the GPU sees it. Without marks the smallest cycle of names that explains
+the trace is the step; where nothing repeats, the whole trace is one.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,10 +73,9 @@ def _marked(trace: Trace, lane: Lane) -> list[Step]:
     starts = [mark.start_s for mark in trace.marks]
     last_s = trace.marks[-1].end_s
     parts: list[list[Span]] = [[] for _ in starts]
-    for span in lane.spans:
-        launched_s = span.start_s if span.launched_s is None else span.launched_s
-        place = bisect_right(starts, launched_s) - 1
-        if place >= 0 and launched_s <= last_s:
+    for span, launched_s in zip(lane.spans, _launches(trace, lane), strict=True):
+        place = -1 if launched_s is None else bisect_right(starts, launched_s) - 1
+        if launched_s is not None and place >= 0 and launched_s <= last_s:
             parts[place].append(span)
     numbered = [(mark, part) for mark, part in zip(trace.marks, parts, strict=True) if part]
     if trace.on_cpu:  # the marks are on the thread that works
@@ -85,6 +85,17 @@ def _marked(trace: Trace, lane: Lane) -> list[Step]:
         for (mark, part), (_, following) in zip(numbered, [*numbered[1:], (None, None)], strict=True)
     ]
     return steps[:-1] if len(steps) > 1 else steps
+
+
+def _launches(trace: Trace, lane: Lane) -> Iterator[float | None]:
+    """When each span was launched; where the trace does not say, when the one before it was; None: before the trace."""
+    if trace.on_cpu or all(span.launched_s is None for span in lane.spans):
+        yield from (span.start_s if span.launched_s is None else span.launched_s for span in lane.spans)
+        return
+    last_s: float | None = None
+    for span in lane.spans:
+        last_s = span.launched_s if span.launched_s is not None else last_s
+        yield last_s
 
 
 def _repeating(lane: Lane) -> list[Step]:

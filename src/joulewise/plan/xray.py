@@ -82,6 +82,9 @@ class Findings:
     default_mhz: Interval
     power_w: Interval
     """Believed mean of one GPU in that job: compare it with a sensor."""
+    seen_mhz: float | None
+    seen_w: float | None
+    """Clock and mean power that the user has seen; None: not said."""
     phases: int
     savings: tuple[Saving, ...]
     where: tuple[Place, ...]
@@ -105,7 +108,7 @@ def look(
     """What plans could save in the job that ``traces`` show, one trace a rank.
 
     ``gpu``: a model of the catalogue to believe in, else the one that the traces name. ``sm_mhz``, ``power_w``: clock
-    and mean power of one GPU seen in that job; they narrow the interval. BadSpec where traces do not belong together,
+    and mean power of one GPU seen in that job, in place of a belief. BadSpec where traces do not belong together,
     or the GPU is not known.
     """
     model = _model(traces, gpu)
@@ -117,7 +120,7 @@ def look(
     if not all(graph.read for graph in graphs):
         graphs += [build(traces, found, step, strict=False) for step in chosen]
     graph = graphs[chosen.index(middle)]
-    if not any(piece.what == RUN for piece in graph.pieces):
+    if not any(piece.what == RUN and piece.busy_s and piece.duration_s > 0 for piece in graph.pieces):
         raise BadSpec(f"{traces[0].path} shows no kernel within its steps; nothing could be given another clock")
     draws = int(min(_DRAWS, max(_FEWEST, _PIECES // len(graph.pieces))))
     shares = {kind: float(np.mean([_share(each, kind) for each in graphs])) for kind in Kind}
@@ -142,6 +145,8 @@ def look(
         joined=graph.joined,
         default_mhz=_interval(laws.default_mhz),
         power_w=_interval(np.array(sums.power_w)),
+        seen_mhz=sm_mhz,
+        seen_w=power_w,
         phases=phases_of(graph.seen_s, laws.switch_s),
         savings=sums.savings(),
         where=sums.where.places(),

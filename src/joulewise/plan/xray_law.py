@@ -138,10 +138,7 @@ def believed(
         raise BadSpec(f"{power_w:g} W is no mean power of {model.name}, whose limit is {model.default_limit_w:g} W")
     random = np.random.default_rng(seed)
     job = _Job(model, np.array([shares.get(kind, 0.0) for kind in KINDS]), random)
-    if sm_mhz is None:
-        clocks = job.limited(np.ones(_POOL))
-    else:
-        clocks = np.minimum(1.0, job.leaning * (sm_mhz / chip.sm_max_mhz))
+    clocks = job.limited(np.ones(_POOL)) if sm_mhz is None else job.held_at(sm_mhz / chip.sm_max_mhz)
     job.keep(_kept(job.mean_w(clocks), power_w, draws, random))
     clocks = clocks[job.kept]
     job.depart(clocks, random)
@@ -211,7 +208,7 @@ class _Job:
 
     def mean_w(self, clocks: Array, seen: Array | None = None) -> Array:
         """Mean power of the step with each kind at its clock; ``seen``: the clocks at which shares were seen."""
-        slower = np.ones_like(clocks)
+        slower: Array = np.ones_like(clocks)
         if seen is not None:
             slower = np.exp(_read(self.log_time, clocks) - _read(self.log_time, seen))
         waiting_w = _read(self.wait_w, self.mean_x(clocks))
@@ -220,12 +217,21 @@ class _Job:
         length = 1.0 + (self.serial * self.shares * (slower - 1.0)).sum(axis=1)
         return np.asarray(waiting_w + beyond_w / length)
 
+    def held_at(self, mean_x: float) -> Array:
+        """Clocks of all kinds whose mean over time was seen, draws × kinds; what held it there is the limit, then."""
+        clocks: Array = self.leaning * mean_x
+        for _ in range(8):  # what the highest clock cuts off, the others make up for
+            clocks = np.minimum(1.0, clocks * (mean_x / self.mean_x(clocks))[:, None])
+        seen_w = self.mean_w(clocks)
+        self.cap_w = np.where(self.mean_x(clocks) < _FREE_X, seen_w, np.maximum(seen_w, self.cap_w))
+        return np.asarray(clocks)
+
     def limited(self, lock: Array) -> Array:
         """Clocks of all kinds under a lock, one a draw, and the power limit on the mean: draws × kinds."""
         low, high = np.full(len(lock), _GRID[0]), 1.0 / self.leaning.min(axis=1)
 
         def held(common: Array) -> Array:
-            return np.clip(np.minimum(common[:, None] * self.leaning, lock[:, None]), _GRID[0], 1.0)
+            return np.asarray(np.clip(np.minimum(common[:, None] * self.leaning, lock[:, None]), _GRID[0], 1.0))
 
         for _ in range(_HALVINGS):
             middle = 0.5 * (low + high)

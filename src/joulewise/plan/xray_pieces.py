@@ -6,9 +6,10 @@ over the bus are *links*: beside the runs, at the pace of a wire. What the host 
 whose time no clock of the GPU changes. So a gap before a kernel is a wait for a link, a wait for the host (both shrink
 when the run before is slowed), or the GPU's own pause, which belongs to the run.
 
-Who waits for whom is *read* where the trace says so (``enable_cuda_sync_events``; threads of a CPU trace). Else it is
-inferred from the order seen: a link after everything that had ended when it began. That is too strict where the order
-was chance; ``strict=False`` keeps only what ended right before. The truth lies between the two.
+Who waits for whom is *read* where the trace says so (``enable_cuda_sync_events``; threads of a CPU trace); what is on
+one stream keeps its order. Else it is inferred from the order seen: a link after everything that had ended when it
+began. That is too strict where the order was chance; ``strict=False`` keeps only what ended right before. The truth
+lies between the two.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ class _Lane:
         self.calls: dict[int, list[tuple[int, int]]] = {}  # stream → launching calls and their kernels, in order
         for place, span in enumerate(self.kernels):
             self.calls.setdefault(span.stream, []).append((span.correlation, place))
-        self.read = bool(self.waits) or trace.on_cpu
+        self.recorded = bool(self.waits) or step.lane.waits_recorded
+        self.read = self.recorded or trace.on_cpu or len({span.stream for span in step.spans}) == 1
         self.latency_s = _latency_s(self.kernels)
 
     def cut(self) -> Cut:
@@ -104,21 +106,23 @@ class _Lane:
                 yield place
 
     def _before(self, link: Span) -> int | None:
-        if self.waits:
+        own = self._last(link.stream, link.correlation)
+        if self.recorded:
             heard = [wait for wait in self.waits if wait.stream == link.stream and wait.wait < link.correlation]
             since = self._launched_before(link.stream, link.correlation)
-            places = [self._last(wait.on_stream, wait.record) for wait in heard if wait.wait > since]
+            places = [own, *(self._last(wait.on_stream, wait.record) for wait in heard if wait.wait > since)]
             return max((place for place in places if place is not None), default=None)
         at_s = link.start_s if link.launched_s is None or not self.trace.on_cpu else link.launched_s
         place = bisect_right(self.ends, at_s + _SLACK_S) - 1
         if place < 0:
-            return None
+            return own
         tight = self.trace.on_cpu or self.strict or at_s - self.ends[place] <= _TIGHT_S
-        return place if tight else None
+        return place if tight else own
 
     def _after(self, link: Span) -> int | None:
-        if self.waits:
-            later = [
+        if self.recorded:
+            later = [self._first(link.stream, link.correlation)]
+            later += [
                 self._first(wait.stream, wait.wait)
                 for wait in self.waits
                 if wait.on_stream == link.stream and wait.record > link.correlation
