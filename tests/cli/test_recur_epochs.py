@@ -143,6 +143,7 @@ def test_a_short_first_epoch_alone_is_no_measure_until_the_trial_is_over(trainin
     training.tell(2)
     (cost,) = training.epochs.profile()
     assert cost.duration_s == pytest.approx(10.0, rel=0.03)
+    assert training.epochs.before()[0] == pytest.approx(10.0, rel=0.05)  # so much of it was no training
 
 
 def test_a_long_first_epoch_counts_at_once_where_training_said_that_it_begins(training):
@@ -151,6 +152,9 @@ def test_a_long_first_epoch_counts_at_once_where_training_said_that_it_begins(tr
     training.tell(1)
     (cost,) = training.epochs.profile()
     assert cost.duration_s == pytest.approx(90.0, rel=0.02)
+    training.busy(70.0)
+    training.tell(2)
+    assert training.epochs.before() == (0.0, 0.0)
 
 
 def test_before_the_first_epoch_nothing_is_known(training):

@@ -101,16 +101,17 @@ class Epochs:
         return tuple(_mean(setting, epochs) for setting, epochs in by_setting.items())
 
     def before(self) -> tuple[float, float]:
-        """Seconds and joules that went by before training began."""
+        """Seconds and joules that went by before training had begun and warmed up."""
+        before_s, before_j = self._before
         first, rest = self._epochs[:1], self._epochs[1:]
-        if self._told_begin or not rest:
+        if not rest or not first[0].first:
             return self._before
         count = sum(epoch.count for epoch in rest)
         usual_s = sum(epoch.duration_s for epoch in rest) / count
         usual_j = sum(epoch.energy_j for epoch in rest) / count
         return (
-            max(0.0, first[0].duration_s - first[0].count * usual_s),
-            max(0.0, first[0].energy_j - first[0].count * usual_j),
+            before_s + max(0.0, first[0].duration_s - first[0].count * usual_s),
+            before_j + max(0.0, first[0].energy_j - first[0].count * usual_j),
         )
 
     def _spent(self, to_s: float) -> Spent | None:
