@@ -196,7 +196,7 @@ class _Running:
             stop.ask(f"its target was not reached in {watch.max_epochs} epochs")
         elif watch.epochs > self._said_epochs:
             profile = self._report()
-            # Before it is seen what an epoch costs, where to stop is a guess; where it cannot be seen, the guess must do.
+            # Before it is seen what an epoch costs, where to stop is a guess; where that cannot be seen, it must do.
             if (profile or watch.epochs > 1) and watch.epochs >= self._most:
                 stop.ask("it cannot win any more: another batch size is cheaper")
         if time.monotonic() > self._said_s + _ALIVE_S:
