@@ -62,6 +62,7 @@ FLAGS = {
     "plan query": {"--deadline", "--energy", "--power", "--json"},
     "plan check": {"--gpu", "--gpu-name", "--driver", "--model", "--json"},
     "plan xray": {"--gpu", "--sm-mhz", "--power-w", "--max-slowdown", "--seed", "--report", "--plot", "--json"},
+    "plan profile": {"--out", "-o", "--json"},
     "model train": {"--output", "-o", "--gpu", "--json"},
     "model fit": {"--name", "--output", "-o", "--like", "--sm-max", "--hold", "--starts", "--json"},
     "model list": {"--json"},

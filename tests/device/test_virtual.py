@@ -359,6 +359,17 @@ def test_a_run_counts_a_step_once_however_often_it_is_lived() -> None:
     assert gpu.board.state.steps == 20
 
 
+def test_a_clock_asked_for_longer_ago_than_can_be_taken_back_is_there_at_once() -> None:
+    time = VirtualTime()
+    gpu = made(time, rewind_s=1.0)
+    gpu.play(Repeated(LIGHT))
+    time.sleep(20.0)
+    gpu.ask(Demand(sm_mhz=(345.0, 990.0)), time.now_s() - 10.0)
+    assert gpu.truth().sm_mhz == 990.0
+    time.sleep(1.0)
+    assert gpu.truth().sm_mhz == 990.0
+
+
 def test_the_same_seed_is_the_same_card_and_another_is_another() -> None:
     time = VirtualTime()
     one, same, other = (VirtualGpu(H200, time=time, seed=seed) for seed in (1, 1, 2))

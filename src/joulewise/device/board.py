@@ -142,7 +142,8 @@ class Board:
                 wanted = getattr(demand, knob)
                 if wanted != getattr(state.asked, knob):
                     arriving = [entry for entry in arriving if entry[1] != knob]
-                    insort(arriving, (due_s, knob, wanted), key=lambda entry: entry[0])
+                    # News older than what can be taken back happens late, and what follows from it no earlier.
+                    insort(arriving, (max(due_s, state.time_s), knob, wanted), key=lambda entry: entry[0])
             state.arriving = tuple(arriving)
             state.in_force = replace(state.in_force, limit_w=demand.limit_w)
             state.asked = demand

@@ -142,17 +142,18 @@ def spawn(
     load: str | None = None,
     directory: str | os.PathLike[str] | None = None,
     seed: int | None = None,
+    cards: int | None = None,
 ) -> Iterator[RunningNode]:
     """Run the virtual GPUs of ``spec`` (``sim:a100*4``) in a process of their own while the context lasts.
 
     They live ``speed`` times as fast as the wall, and each plays the workload ``load`` if one is named. ``directory``
     is made private and removed if not given. ``seed`` draws the cards' sensor errors; without it sensors have no
-    gain error. Raises BadSpec for what cannot be simulated.
+    gain error. ``cards`` draws each GPU as a card of ``model/truth``. Raises BadSpec for what cannot be simulated.
     """
     wanted = parse(spec)
     if wanted.backend != "sim":
         raise BadSpec(f"{spec!r} names no virtual GPUs; write 'sim:h200*8' or 'sim:a100,h200'")
-    order = Order(wanted.models, speed, load, None if directory is None else os.fspath(directory), seed)
+    order = Order(wanted.models, speed, load, None if directory is None else os.fspath(directory), seed, cards)
     process = subprocess.Popen(
         [sys.executable, "-P", "-c", _START, order.to_json(), _HOME],
         stdin=subprocess.PIPE,

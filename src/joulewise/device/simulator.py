@@ -21,7 +21,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Set
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from joulewise.device.virtual import VirtualGpu
 from joulewise.device.vnvml_layout import Group, VnvmlState
 from joulewise.device.vnvml_values import Knobs
 from joulewise.model import catalog, workloads
+from joulewise.model.truth import RichLaw
 
 _REWIND_WALL_S = 0.5  # how late news may be; a loaded machine schedules within some 0.1 s
 # Between two showings of one GPU, which bounds their cost. In real time sensors update every 20 ms or more rarely.
@@ -57,6 +58,8 @@ class Order:
     directory: str | None = None
     seed: int | None = None
     """Draws each card's sensor gain and phases. None: no gain error, phases and UUIDs by chance."""
+    cards: int | None = None
+    """Draws each GPU as a card of ``model/truth``, which no belief can represent. None: as the catalogue has it."""
 
     def to_json(self) -> str:
         """For the command line of the process."""
@@ -82,16 +85,18 @@ class Simulator:
         start_s = time.monotonic()
         self.clock = ScaledTime(order.speed, origin_s=start_s, wall_origin_s=start_s)
         chance = random.SystemRandom().getrandbits(32)
+        laws = [None if order.cards is None else RichLaw(m.chip, order.cards + i) for i, m in enumerate(models)]
         self.gpus = [
             VirtualGpu(
-                model,
+                model if law is None else replace(model, chip=law.card),
                 time=self.clock,
                 index=index,
                 seed=chance if order.seed is None else order.seed,
-                gain=1.0 if order.seed is None else None,
+                law=law,
+                gain=law.gain if law is not None else 1.0 if order.seed is None else None,
                 rewind_s=_REWIND_WALL_S * order.speed,
             )
-            for index, model in enumerate(models)
+            for index, (model, law) in enumerate(zip(models, laws, strict=True))
         ]
         played = [workloads.get(order.load, gpu=model, seed=i) for i, model in enumerate(models) if order.load]
         self.directory = directory
