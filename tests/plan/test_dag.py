@@ -20,7 +20,10 @@ THREE = tuple(Operation(0, 0, "forward", number) for number in range(3))
         ([Edge(0, 1, -0.5)], "lag of -0.5 s"),
         ([Edge(0, 1, float("nan"))], "lag of nan s"),
         ([Edge(1, 1)], "in a circle: forward of stage 0, microbatch 1"),
-        ([Edge(0, 1), Edge(1, 2), Edge(2, 1)], "microbatch 1 ← forward of stage 0, microbatch 2|microbatch 2 ← "),
+        (
+            [Edge(0, 1), Edge(1, 2), Edge(2, 1)],
+            "microbatch 1 after forward of stage 0, microbatch 2|microbatch 2 after ",
+        ),
     ],
 )
 def test_edges_that_cannot_be_are_refused(edges: list[Edge], why: str) -> None:

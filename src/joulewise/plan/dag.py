@@ -112,4 +112,4 @@ class Dag:
         shown = [str(self.operations[index]) for index in path[path.index(index) :]]
         if len(shown) > 6:
             shown = [*shown[:5], f"… and {len(shown) - 5} more"]
-        return f"these operations wait for each other in a circle: {' ← '.join(shown)} ← the first again"
+        return f"these operations wait for each other in a circle: {' after '.join(shown)} after the first again"
