@@ -121,15 +121,15 @@ def test_a_size_that_works_is_not_lost_for_one_unlucky_run():
     assert expected(epochs)[2] == pytest.approx(18.0, rel=0.1)  # 50 epochs in success and 40 in vain, for 5 successes
 
 
-def test_luck_is_pooled_over_sizes():
+def test_luck_is_learnt_from_runs_and_a_size_never_run_is_believed_to_be_as_lucky():
     rng = np.random.default_rng(1)
     calm, wild = new(), new()
     for number in range(150):
         for epochs, luck in ((calm, 0.02), (wild, 0.3)):
             epochs.reached(number % 3 + 1, max(1, round(40.0 * math.exp(luck * rng.standard_normal()))))
-    assert np.sqrt(calm.noise[1:4]) == pytest.approx(0.04, abs=0.03)
+    assert np.all(np.sqrt(calm.noise[1:4]) < 0.04)
     assert np.sqrt(wild.noise) == pytest.approx(0.3, rel=0.4)
-    assert 0.02 < math.sqrt(calm.noise[5]) < 0.1  # never run, and believed to be as calm as the others
+    assert math.sqrt(calm.noise[5]) < 0.08 < 0.2 < math.sqrt(wild.noise[5])
 
 
 def test_a_size_that_runs_every_night_says_no_more_of_the_others_luck_than_a_few_runs_of_it_would():
