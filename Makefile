@@ -22,7 +22,8 @@ run: $(VENV)/run.done  ## tune an example training job, on a virtual H200 where 
 	&& echo "the report is out/report.html; check it with: $(BIN)/joulewise verify out/report.html"
 
 test: $(VENV)/dev.done peers system  ## all tests
-	$(BIN)/python -m pytest -q -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m 'not alone'
+	$(BIN)/python -m pytest -q -m alone
 
 check: $(VENV)/dev.done  ## style, types, and the direction of imports
 	$(BIN)/ruff check .

@@ -26,7 +26,10 @@ from joulewise.device.node import NodeClient, RunningNode, spawn
 from joulewise.device.saved import Entry, Saved
 from tests.daemon.running import RunningDaemon, running_daemon
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be the site, and become somebody else")
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can be the site, and become somebody else"),
+]
 
 ANYONE, OTHER = 12345, 12346
 SIX = "sim:h200*6"
