@@ -220,7 +220,9 @@ def test_a_metric_that_is_never_a_number_has_failed_and_one_that_is_later_has_no
     again = recur.run("once-nan")
     assert again.returncode == 0, again.stderr
     assert recur.history()[-1]["outcome"] == "reached"
-    assert "val_acc was no number 1 of 5 times" in recur.history()[-1]["notes"]
+    # The fifth epoch reaches the target; a sixth may be told before the script is stopped.
+    notes = recur.history()[-1]["notes"]
+    assert any(re.fullmatch("val_acc was no number 1 of [56] times", note) for note in notes), notes
 
 
 def test_out_of_memory_is_followed_by_a_smaller_size(recur):

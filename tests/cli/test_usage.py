@@ -32,8 +32,13 @@ class Gpu:
 def mine(tmp_path):
     """A process that was started with our marks."""
     running = subprocess.Popen(
-        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={**os.environ, ENVIRONMENT: str(tmp_path)}
+        [sys.executable, "-c", "print(flush=True); input()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, ENVIRONMENT: str(tmp_path)},
     )
+    assert running.stdout is not None
+    running.stdout.readline()  # until it runs its marks cannot be read
     yield running.pid
     running.communicate(b"\n")
 

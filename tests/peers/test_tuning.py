@@ -27,7 +27,10 @@ from joulewise.device.vnvml_layout import VnvmlState
 from tests.daemon.running import RunningDaemon, running_daemon, until
 from tests.peers.test_training import text
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user, too")
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user, too"),
+]
 
 AS_USER = Path(__file__).parent / "clients" / "as_user.py"
 USER = 12345
