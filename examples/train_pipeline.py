@@ -23,8 +23,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
+from joulewise import follow
 from joulewise.device import work
-from joulewise.frameworks.pipelining import follow
 
 # What a microbatch is to a stage's virtual GPU: seconds, share that follows the SM clock, watts, host, share of memory.
 FORWARD = (1.0, 0.75, 400.0, 0.0, 0.15)

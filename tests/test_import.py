@@ -20,5 +20,12 @@ def test_public_names_load_on_first_use_and_others_are_refused():
     assert set(dir(joulewise)) == set(joulewise.__all__)
     for name in joulewise.__all__:
         assert getattr(joulewise, name) is not None
+    assert joulewise.follow.__module__ == "joulewise.frameworks.pipelining"
     with pytest.raises(AttributeError, match="nonsense"):
         joulewise.nonsense  # noqa: B018 - the access is the test
+
+
+def test_following_a_plan_loads_no_torch_before_it_is_used():
+    probe = "import sys; import joulewise; joulewise.follow; print('torch' in sys.modules)"
+    out = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True).stdout
+    assert out.split() == ["False"]

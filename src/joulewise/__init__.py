@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from joulewise.device.lease import Lease
     from joulewise.frameworks.hooks import phase, step
     from joulewise.frameworks.metric import metric, should_stop
+    from joulewise.frameworks.pipelining import follow
     from joulewise.monitor.window import Monitor
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "Monitor",
     "Setting",
     "__version__",
+    "follow",
     "gpus",
     "hold",
     "metric",
@@ -42,6 +44,7 @@ _HOMES = {
     "Measurement": ("joulewise.core.measurement", "Measurement"),
     "Monitor": ("joulewise.monitor.window", "Monitor"),
     "Setting": ("joulewise.core.knob", "Setting"),
+    "follow": ("joulewise.frameworks.pipelining", "follow"),
     "gpus": ("joulewise.device.discover", "find"),
     "hold": ("joulewise.device.hold", "hold"),
     "metric": ("joulewise.frameworks.metric", "metric"),

@@ -17,6 +17,8 @@ from joulewise.cli.plan_colours import Scale, hue, ink_on
 from joulewise.core.errors import BadSpec
 from joulewise.core.knob import Setting
 from joulewise.plan import plan_files
+from tests.plan.made_up import partitioned
+from tests.plan.made_up import plan as made_up_plan
 from tests.plan.made_up import profile as made_up
 
 SOLVE = ("--schedule", "1f1b", "--microbatches", "6", "--blocking-w", "80")
@@ -233,7 +235,7 @@ def test_a_plan_that_was_edited_or_is_of_another_version_is_refused(
 ) -> None:
     text = plan.read_text()
     for found, put, why in (
-        ('"version": 1', '"version": 99', "of version 99, and this joulewise reads 1"),
+        ('"version": 1', '"version": 99', "of version 99, and this joulewise reads 1 and 2"),
         ('"time_s": ', '"time_s": 1', "plan.json"),
     ):
         assert found in text
@@ -401,3 +403,23 @@ def test_clocks_have_colours_and_digits_from_the_lowest_to_the_highest() -> None
     limits = Scale([Setting(power_limit_w=300), Setting(power_limit_w=400)])
     assert limits.named(1.0) == "400 W"
     assert Scale([Setting(sm_mhz=900)]).digit(Setting(sm_mhz=900)) == "9"
+
+
+def test_a_plan_with_launches_is_shown_queried_and_checked_with_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "partitioned.json"
+    plan_files.write(partitioned(made_up_plan()), path)
+    page = tmp_path / "page.html"
+    assert called("show", path, "--report", page) == 0
+    shown = capsys.readouterr().out
+    assert "attention rope×15, mlp norm×6" in shown
+    assert "attention rope×15, mlp norm×6" in page.read_text()
+    assert called("query", path, "--deadline", "100s", "--json") == 0
+    steps = json.loads(capsys.readouterr().out)["ranks"][0]
+    assert "launches" not in steps[0]  # the thriftiest runs at the lowest clock, where nothing is launched
+    assert called("query", path, "--power", "100kW", "--json") == 0
+    steps = json.loads(capsys.readouterr().out)["ranks"][0]
+    assert steps[0]["launches"][0] == {"part": "attention", "slot": "rope", "sms": 15}
+    assert called("check", path, "--gpu", "sim:a100-sxm", "--model", "tiny") == 1  # it is for another A100
+    assert "communication is launched" in " ".join(capsys.readouterr().out.split())

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from joulewise.core.frontier import Frontier, Point
 from joulewise.core.knob import Setting
+from joulewise.plan.execution import Execution, Launch
 from joulewise.plan.plan import Costs, Plan, PlanPoint, play
 from joulewise.plan.plan_identity import Fact, Identity, parallelism
 from joulewise.plan.profile import Profile
@@ -57,3 +59,18 @@ def plan(stages: int = 3, microbatches: int = 4, gpus_per_rank: int = 2, schedul
         Identity(Fact.of("tiny"), parallelism(order, gpus_per_rank), Fact.of("NVIDIA A100-SXM4-40GB"), None),
         ("made up",),
     )
+
+
+def partitioned(made: Plan) -> Plan:
+    """The same plan, with communication launched in some way at every clock but the lowest."""
+    ways = {1410.0: 15, 1200.0: 9}
+    options = {
+        key: tuple(
+            replace(point, setting=Execution([Launch("mlp", "norm", 6), Launch("attention", "rope", sms)], sm_mhz=mhz))
+            if (sms := ways.get(mhz := point.setting["sm_mhz"]))
+            else point
+            for point in points
+        )
+        for key, points in made.profile.options.items()
+    }
+    return replace(made, profile=Profile(options))

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulewise.core.errors import BadSpec
+from joulewise.plan.execution import Launch, launches
 from joulewise.plan.plan_files import from_json, read, to_json, write
 from joulewise.plan.schedules import read_actions
-from tests.plan.made_up import plan
+from tests.plan.made_up import partitioned, plan
 
 MADE = plan()
 PLAIN = to_json(MADE)
@@ -50,7 +51,9 @@ def _changed(*place: str | int, to: Any) -> dict[str, Any]:
     [
         (None, "no plan: its format is not 'joulewise-plan'"),
         ({"format": "joulewise-profile", "version": 1}, "no plan"),
-        (_changed("version", to=2), "a plan of version 2, and this joulewise reads 1"),
+        (_changed("version", to=3), "a plan of version 3, and this joulewise reads 1 and 2"),
+        (_changed("version", to=True), "a plan of version True, and"),
+        (_changed("options", 0, "launches", to=[]), r"options\[0\] has an unknown field 'launches'"),
         (_changed("extra", to=1), "unknown field 'extra'"),
         (_changed("points", to=[]), "at least one point"),
         (_changed("points", 0, "time_s", to="fast"), r"points\[0\]: time_s is 'fast', not a number"),
@@ -77,6 +80,35 @@ def test_what_is_no_plan_is_refused_by_its_part(value: Any, why: str) -> None:
         from_json(value, "made.json")
     assert str(refused.value).startswith("made.json")
     assert "\n" not in str(refused.value)
+
+
+PARTITIONED = partitioned(MADE)
+
+
+def test_a_plan_with_launches_is_of_version_2_and_one_without_of_version_1(tmp_path: Path) -> None:
+    assert (to_json(PARTITIONED)["version"], PLAIN["version"]) == (2, 1)
+    write(PARTITIONED, tmp_path / "plan.json")
+    back = read(tmp_path / "plan.json")
+    assert back == PARTITIONED
+    first = back.steps(back.points[0])[0][0].setting
+    assert launches(first) == (Launch("attention", "rope", 15), Launch("mlp", "norm", 6))
+    assert first["sm_mhz"] == 1410.0
+
+
+@pytest.mark.parametrize(
+    ("launch", "why"),
+    [
+        ({"part": "mlp", "slot": "norm"}, r"launches\[0\] has no sms"),
+        ({"part": "mlp", "slot": "norm", "sms": 0}, "sms is 0, not a whole number of 1 or more"),
+        ({"part": "mlp", "slot": 3, "sms": 1}, "slot is 3, not a short text"),
+        ({"part": "mlp", "slot": "norm", "sms": 1, "run": "x"}, "unknown field 'run'"),
+    ],
+)
+def test_launches_that_are_none_are_refused(launch: dict[str, Any], why: str) -> None:
+    value = copy.deepcopy(to_json(PARTITIONED))
+    value["options"][0]["launches"] = [launch]
+    with pytest.raises(BadSpec, match=why):
+        from_json(value, "made.json")
 
 
 def test_a_truncated_file_is_refused_wherever_it_ends(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_a_bad_csv_is_refused_with_its_line(tmp_path: Path, text: str | None, wh
         ("{", "no profile: it is not JSON, or cut short"),
         ("[]", "its format is not 'joulewise-profile'"),
         ('{"format": "joulewise-plan", "version": 1}', "its format is not 'joulewise-profile'"),
-        ('{"format": "joulewise-profile", "version": 2}', "of version 2, and this joulewise reads 1"),
+        ('{"format": "joulewise-profile", "version": 3}', "of version 3, and this joulewise reads 1 and 2"),
         ('{"format": "joulewise-profile", "version": 1}', "has no options"),
         ('{"format": "joulewise-profile", "version": 1, "options": 3}', "options is 3, not a list"),
         ('{"format": "joulewise-profile", "version": 1, "options": [3]}', r"options\[0\] is 3, not an object"),

@@ -10,7 +10,9 @@ import pytest
 
 from joulewise.core.knob import DEFAULT
 from joulewise.plan import plan_files
+from joulewise.plan.execution import Execution, Launch
 from joulewise.plan.plan import Plan
+from joulewise.plan.profile import Profile
 from joulewise.tune.follow import CALM, REPLANS, Doing
 from joulewise.tune.follow_agenda import at, enough, in_turn
 from tests.tune.played_pipeline import Pipeline, asked_for
@@ -109,6 +111,17 @@ def test_a_plan_for_another_schedule_is_refused(played: Pipeline) -> None:
     other.run()
     assert other.doing == {Doing.OFF}
     assert "for the parallelism" in other.sessions[2].why
+
+
+def test_a_plan_that_launches_communication_is_refused_since_only_clocks_are_played(played: Pipeline) -> None:
+    plan = known(played)
+    key, points = next(iter(plan.profile.options.items()))
+    launched = tuple(replace(each, setting=Execution([Launch("mlp", "norm", 6)], **each.setting)) for each in points)
+    other = Pipeline(plan=replace(plan, profile=Profile({**plan.profile.options, key: launched})))
+    other.run()
+    assert other.doing == {Doing.OFF}
+    assert all("on how many SMs, which nothing here can set" in session.why for session in other.sessions)
+    assert other.leases == [None] * 3
 
 
 def test_a_plan_that_asks_for_what_may_not_be_set_is_voted_down(played: Pipeline) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from joulewise.core.errors import BadSpec
 from joulewise.tune.pareto import Column, ParetoSearch, Prior
+from joulewise.tune.pareto_gain import hypervolume, non_dominated
 
 COLUMNS = (Column("sm_mhz", "linear"), Column("sms", "log"), Column("slot", "category"))
 CANDIDATES = tuple(
@@ -20,7 +21,10 @@ CANDIDATES = tuple(
 
 def truth(row: int, *, shift: float = 1.0) -> tuple[float, float]:
     """Seconds and joules: slow and cheap at low clocks, one slot better, few SMs expose communication."""
-    clock, k, slot = CANDIDATES[row]
+    return _costs(*CANDIDATES[row], shift=shift)
+
+
+def _costs(clock: float, k: float, slot: str, *, shift: float = 1.0) -> tuple[float, float]:
     time = shift * (1300.0 / clock + 2.0 / k + 0.02 * k + (0.3 if slot == "norm" else 0.0))
     return time, 60.0 * time + 200.0 * (clock / 1300.0) ** 2 + 2.0 * k
 
@@ -95,10 +99,48 @@ def test_a_list_of_one_candidate_is_measured_and_done() -> None:
     decision = search.ask()
     assert decision is not None
     search.tell(decision.setting, 1.0, 2.0)
-    while (again := search.ask()) is not None:
-        search.tell(again.setting, 1.0, 2.0)
+    assert search.ask() is None
     assert [point.setting for point in search.frontier()] == [0]
     assert search.frontier()[0].time_s == pytest.approx(1.0)
+
+
+SIXTY = tuple(
+    (clock, float(k), slot)
+    for clock in (900.0, 1050.0, 1200.0, 1350.0)
+    for k in (1, 2, 4, 8, 16)
+    for slot in ("norm", "rope", "gemm")
+)
+
+
+@pytest.mark.parametrize("size", [6, 20, 60])
+@pytest.mark.parametrize("noise", [0.0, 0.01, 0.2])
+def test_a_short_list_is_asked_no_more_often_than_it_is_long(size: int, noise: float) -> None:
+    for seed in range(2):
+        random = np.random.default_rng([size, seed])
+        rows = [SIXTY[row] for row in sorted(random.permutation(60)[:size])]
+        true = np.array([_costs(*row) for row in rows])
+        search = ParetoSearch(COLUMNS, rows, seed=seed)
+        order = []
+        while (decision := search.ask()) is not None:
+            order.append(decision.setting)
+            search.tell(decision.setting, *(true[decision.setting] * np.exp(noise * random.normal(size=2))))
+        assert len(order) <= size
+        if noise < 0.1:  # above it one look at each is not enough to tell them apart
+            handed = [point.setting for point in search.frontier()]
+            reference = 1.1 * true[non_dominated(true)].max(axis=0)
+            assert hypervolume(true[handed], reference) > 0.9 * hypervolume(true, reference)
+            assert size < 60 or len(order) < size
+
+
+def test_a_limit_on_measurements_is_kept_with_answers_outstanding() -> None:
+    search = ParetoSearch(COLUMNS, CANDIDATES, seed=0, most=7)
+    asked = [search.ask() for _ in range(8)]
+    assert None not in asked[:7]
+    assert asked[7] is None
+    search.tell(asked[0].setting, *truth(asked[0].setting))  # type: ignore[union-attr]
+    assert search.ask() is None
+    with pytest.raises(BadSpec, match="at least one measurement"):
+        ParetoSearch(COLUMNS, CANDIDATES, seed=0, most=0)
 
 
 @settings(max_examples=15, deadline=None)
@@ -116,14 +158,10 @@ def test_any_table_is_searched_to_an_end_and_its_frontier_was_measured(
     columns = (Column("slot", "category"), Column("sms", "log"))
     search = ParetoSearch(columns, [row[2:] for row in table], seed=0)
     asked = set()
-    for _ in range(8 * len(table)):
-        decision = search.ask()
-        if decision is None:
-            break
+    while (decision := search.ask()) is not None:
         asked.add(decision.setting)
         search.tell(decision.setting, *table[decision.setting][:2])
-    else:
-        pytest.fail("it asked more than every candidate eight times")
+        assert search.measurements <= len(table)
     assert {point.setting for point in search.frontier()} <= asked
 
 

@@ -1,14 +1,15 @@
 """``joulewise plan``: which clock every operation of a pipeline runs at, so that nobody waits at full power.
 
 One file a verb: ``solve`` makes a plan, ``show`` and ``query`` look at it, ``check`` says whether it is for here,
-``xray`` what a plan could save, from traces, and ``profile`` measures the stages of a job.
+``xray`` what a plan could save, from traces, ``profile`` measures the stages of a job, and ``partitions`` looks at
+measured ways to overlap communication with computing.
 """
 
 from __future__ import annotations
 
 import typer
 
-from joulewise.cli import plan_check, plan_profile, plan_query, plan_show, plan_solve, plan_xray
+from joulewise.cli import plan_check, plan_partitions, plan_profile, plan_query, plan_show, plan_solve, plan_xray
 
 app = typer.Typer(
     add_completion=False,
@@ -24,4 +25,5 @@ app.command("show")(plan_show.show)
 app.command("query")(plan_query.query)
 app.command("check")(plan_check.check)
 app.command("xray")(plan_xray.xray)
+app.command("partitions")(plan_partitions.partitions)
 app.command("profile", context_settings={"allow_interspersed_args": False})(plan_profile.profile)

@@ -45,7 +45,7 @@ def check(
         with opened(gpu) as found:
             infos = [each.info for each in found.gpus]
         here = {"gpu": sorted({info.name for info in infos}), "driver": sorted({info.driver or "" for info in infos})}
-        findings += _clocks(read, infos)
+        findings += [*_clocks(read, infos), *_launches(read)]
     else:
         here = {"gpu": [gpu_name] if gpu_name else [], "driver": [driver] if driver else []}
     here["model"] = [model] if model else []
@@ -81,6 +81,15 @@ def _facts(plan: Plan, here: dict[str, list[str]]) -> Iterator[Finding]:
 
 
 _FLAGS = {"gpu": "--gpu-name", "driver": "--driver", "model": "--model"}
+
+
+def _launches(plan: Plan) -> Iterator[Finding]:
+    """A warning where more than clocks is to be set."""
+    from joulewise.plan.execution import launches
+
+    if any(launches(step.setting) for point in plan.points for row in plan.steps(point) for step in row):
+        says = "it also says where communication is launched and on how many SMs, which joulewise cannot do"
+        yield Finding("launches", None, says, "whoever launches the kernels has to read them from the plan")
 
 
 def _clocks(plan: Plan, infos: list[GpuInfo]) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from joulewise.cli.plan_colours import Scale, hue
 from joulewise.cli.plan_views import about, as_fast, headline, power, shown_points, time
 from joulewise.cli.report_style import STYLE
 from joulewise.core.units import format_energy, format_percent, si_prefix
+from joulewise.plan.execution import launches
 from joulewise.plan.plan import Plan, PlanPoint
 
 _WIDTH, _NAME, _ROW = 860.0, 52.0, 17.0
@@ -82,7 +83,8 @@ def _pipeline(plan: Plan, point: PlanPoint, scale: Scale, end_s: float) -> str:
         plan.schedule.dag.operations, steps, plan.times_s(point), strict=True
     ):
         left, right = (_NAME + at / end_s * room for at in (start_s, stop_s))
-        said = ", ".join(f"{knob}={value:g}" for knob, value in step.setting.items()) or "nothing set"
+        named = [f"{knob}={value:g}" for knob, value in step.setting.items()]
+        said = escape(", ".join([*named, *map(str, launches(step.setting))]) or "nothing set")
         parts.append(
             f'<rect x="{left:.2f}" y="{operation.rank * _ROW + 1:g}" width="{max(0.3, right - left - gap):.2f}" '
             f'height="{_ROW - 3:g}" fill="{scale.colour(step.setting)}"><title>{step.kind} of stage {step.stage}, '

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from rich import box
@@ -14,9 +15,11 @@ from rich.text import Text
 
 from joulewise.cli.finding import Finding
 from joulewise.cli.plan_colours import IDLE, Scale, hue, ink_on
+from joulewise.core.knob import Setting
 from joulewise.core.units import format_energy, format_si
 from joulewise.plan.dag import KINDS
-from joulewise.plan.plan import Plan, PlanPoint
+from joulewise.plan.execution import SEQUENTIAL, launches
+from joulewise.plan.plan import Plan, PlanPoint, Step
 
 _ROWS = 11
 """Points shown of a plan, besides nothing set."""
@@ -63,6 +66,7 @@ def whole(plan: Plan, point: PlanPoint) -> RenderableType:
         _legend(scale),
         Text(),
         _clocks(plan, point),
+        *launched(plan, point),
     )
 
 
@@ -72,7 +76,8 @@ def answer(plan: Plan, point: PlanPoint) -> RenderableType:
         f"{time(point)}, {format_energy(point.energy_j, plan.energy_error_j(point))}, {power(point)}: "
         f"{_saved(plan, point)} energy {_slower(plan, point)}"
     )
-    return Group(Text(words, style="bold"), Text(about(plan), style="dim"), Text(), _clocks(plan, point))
+    tables = Text(), _clocks(plan, point), *launched(plan, point)
+    return Group(Text(words, style="bold"), Text(about(plan), style="dim"), *tables)
 
 
 def findings(found: Sequence[Finding], *, refused: bool) -> RenderableType:
@@ -132,7 +137,13 @@ def point_json(plan: Plan, point: PlanPoint) -> dict[str, float | None]:
 
 def steps_json(plan: Plan, point: PlanPoint) -> list[list[dict[str, Any]]]:
     """For every rank what it does, in its order."""
-    return [[asdict(step) | {"setting": dict(step.setting)} for step in row] for row in plan.steps(point)]
+    return [[_step_json(step) for step in row] for row in plan.steps(point)]
+
+
+def _step_json(step: Step) -> dict[str, Any]:
+    found = {each.name: getattr(step, each.name) for each in fields(step)} | {"setting": dict(step.setting)}
+    there = launches(step.setting)
+    return found | ({"launches": [asdict(launch) for launch in there]} if there else {})
 
 
 def dumped(value: dict[str, Any]) -> str:
@@ -168,8 +179,8 @@ def _table(plan: Plan) -> Table:
             time(point),
             format_energy(point.energy_j),
             power(point),
-            _percent(figures["slowdown"] or 0.0),
-            _percent(figures["saving"] or 0.0),
+            percent(figures["slowdown"] or 0.0),
+            percent(figures["saving"] or 0.0),
             over,
             mark,
         )
@@ -204,6 +215,25 @@ def _clocks(plan: Plan, point: PlanPoint) -> Table:
     return table
 
 
+def launched(plan: Plan, point: PlanPoint) -> list[RenderableType]:
+    """Of every stage and kind the ways in which partitions are launched, the most frequent first; none: nothing."""
+    counted: dict[tuple[int, str], Counter[Setting]] = {}
+    for row in plan.steps(point):
+        for step in row:
+            counted.setdefault((step.stage, step.kind), Counter())[step.setting] += 1
+    if not any(launches(setting) for ways in counted.values() for setting in ways):
+        return []
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for title in ("stage", "kind", "times", "sm_mhz", "communication launched at slot × SMs"):
+        table.add_column(title, justify="right" if title in ("stage", "times", "sm_mhz") else "left")
+    for (stage, kind), ways in sorted(counted.items(), key=lambda each: (each[0][0], KINDS.index(each[0][1]))):
+        if stage < _STAGES:
+            for setting, times in ways.most_common():
+                how = ", ".join(map(str, launches(setting))) or SEQUENTIAL
+                table.add_row(str(stage), kind, str(times), _number(setting.get("sm_mhz", float("nan"))), Text(how))
+    return [table]
+
+
 def _legend(scale: Scale) -> Text:
     parts: list[tuple[str, str]] = [("clock  " if scale.knob != "power_limit_w" else "limit  ", "dim")]
     for step in range(9):
@@ -226,16 +256,17 @@ def _number(value: float) -> str:
     return "not set" if value != value else f"{value:.0f}"
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
+    """A share with one digit: ``"−8.7 %"``."""
     return f"{share * 100 + 0.0:.1f} %".replace("-0.0", "0.0").replace("-", "−")
 
 
 def _saved(plan: Plan, point: PlanPoint) -> str:
-    return f"{_percent(point.energy_j / plan.baseline.energy_j - 1)}"
+    return f"{percent(point.energy_j / plan.baseline.energy_j - 1)}"
 
 
 def _slower(plan: Plan, point: PlanPoint) -> str:
     share = point.time_s / plan.baseline.time_s - 1
     if abs(share) < 0.0005:
         return "at the same speed"
-    return f"{_percent(abs(share))} {'slower' if share > 0 else 'faster'}"
+    return f"{percent(abs(share))} {'slower' if share > 0 else 'faster'}"

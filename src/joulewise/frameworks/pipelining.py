@@ -1,6 +1,6 @@
 """Plays plans in stock ``torch.distributed.pipelining``: one line around the training loop, on every rank.
 
-    from joulewise.frameworks.pipelining import follow
+    from joulewise import follow
 
     with follow(schedule) as job:
         for batch in loader:

@@ -20,6 +20,9 @@ from typing import TypeVar
 
 from joulewise.core.errors import BadSpec
 from joulewise.core.frontier import Point
+from joulewise.core.knob import Setting
+from joulewise.plan.execution import Execution, Launch
+from joulewise.plan.profile import Options
 
 _S = TypeVar("_S")
 _Named = tuple[tuple[str, str], ...]
@@ -75,6 +78,18 @@ class Microbatch:
     def __str__(self) -> str:
         how = ", ".join(f"{part} {schedule}" for part, schedule in self.schedules) or "sequential"
         return f"{self.sm_mhz:g} MHz: {how}" + ("" if self.additivity_measured else " (additivity not measured)")
+
+
+def options(points: Sequence[Point[Microbatch]]) -> Options:
+    """What ``compose`` found as options of a Profile: schedules are SLOT×SMS, as in ``"rope×15"``; BadSpec else."""
+    found = []
+    for point in points:
+        microbatch = point.setting
+        launches = [Launch.read(part, how) for part, how in microbatch.schedules]
+        clock = {"sm_mhz": microbatch.sm_mhz}
+        setting = Execution(launches, **clock) if launches else Setting(**clock)
+        found.append(Point(point.time_s, point.energy_j, setting, point.time_error_s, point.energy_error_j))
+    return tuple(found)
 
 
 def additivity(stacks: Sequence[tuple[Point[object], Point[object]]]) -> Additivity:

@@ -14,8 +14,9 @@ from functools import cached_property
 
 from joulewise.core.errors import BadSpec
 from joulewise.core.frontier import Point
-from joulewise.core.knob import Setting
+from joulewise.core.knob import DEFAULT, Setting
 from joulewise.core.units import format_energy, format_si
+from joulewise.plan.execution import knobs, launches
 from joulewise.plan.plan_identity import Identity
 from joulewise.plan.profile import Options, Profile
 from joulewise.plan.schedules import Schedule
@@ -210,14 +211,19 @@ def _switched(schedule: Schedule, chosen: Sequence[Point[Setting]]) -> list[bool
     """Whether each operation has another setting than the one before it on its rank; a Dag has them in that order."""
     ranks = [operation.rank for operation in schedule.dag.operations]
     return [
-        at > 0 and ranks[at] == ranks[at - 1] and chosen[at].setting != chosen[at - 1].setting
+        at > 0 and ranks[at] == ranks[at - 1] and knobs(chosen[at].setting) != knobs(chosen[at - 1].setting)
         for at in range(len(chosen))
     ]
 
 
 def unset(options: Options) -> int:
-    """The option that runs when nothing is set."""
+    """The option that runs when nothing is set: at the highest clock; without launches, where there is such a one."""
     for index, point in enumerate(options):
-        if not point.setting:
+        if point.setting == DEFAULT:
             return index
-    return max(range(len(options)), key=lambda index: (options[index].setting.get("sm_mhz", 0.0), -index))
+
+    def place(index: int) -> tuple[float, bool, int]:
+        setting = options[index].setting
+        return setting.get("sm_mhz", 0.0), not launches(setting), -index
+
+    return max(range(len(options)), key=place)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from joulewise.core.errors import BadSpec
 from joulewise.core.knob import KNOBS, Setting
+from joulewise.plan.execution import Launch
 
 _LARGEST = 256 * 1024 * 1024
 """Bytes of a file; a plan of 16 stages and 128 microbatches with 65 points has some two million."""
@@ -85,14 +87,22 @@ class Fields:
         knobs = self.one(name).only(*(knob.name for knob in KNOBS))
         return Setting(**{knob.name: knobs.number(knob.name) for knob in KNOBS if knobs.has(knob.name)})
 
+    def launches(self, name: str) -> tuple[Launch, ...]:
+        """Launches: part, slot and SMs of each."""
+        rows = [row.only("part", "slot", "sms") for row in self.several(name)]
+        return tuple(Launch(row.text("part"), row.text("slot"), row.whole("sms", least=1)) for row in rows)
+
     def _get(self, name: str) -> Any:
         if name not in self.values:
             raise BadSpec(f"{self.place} has no {name}; is it cut short, or something else?")
         return self.values[name]
 
 
-def read(path: Path, *, format: str, version: int) -> Fields:
-    """The fields of a file that says of itself to be of this format and version. BadSpec, with the file's name."""
+def read(path: Path, *, format: str, versions: Sequence[int]) -> Fields:
+    """The fields of a file that says of itself to be of this format, in one of these versions.
+
+    BadSpec, with the file's name.
+    """
     try:
         if path.stat().st_size > _LARGEST:
             raise BadSpec(f"{path} has more than {_LARGEST >> 20} MiB; that is no {_word(format)}")
@@ -101,17 +111,17 @@ def read(path: Path, *, format: str, version: int) -> Fields:
         raise BadSpec(f"{path} cannot be read: {(problem.strerror or str(problem)).lower()}") from None
     except (ValueError, RecursionError) as problem:
         raise BadSpec(f"{path} is no {_word(format)}: it is not JSON, or cut short ({_short(problem)})") from None
-    return known(value, f"{path}", format=format, version=version)
+    return known(value, f"{path}", format=format, versions=versions)
 
 
-def known(value: Any, place: str, *, format: str, version: int) -> Fields:
+def known(value: Any, place: str, *, format: str, versions: Sequence[int]) -> Fields:
     """The same for what has been read already."""
     if not isinstance(value, dict) or value.get("format") != format:
         raise BadSpec(f"{place} is no {_word(format)}: its format is not {format!r}")
-    if value.get("version") != version:
+    if type(value.get("version")) is not int or value["version"] not in versions:
         raise BadSpec(
             f"{place} is a {_word(format)} of version {str(value.get('version'))[:20]}, and this joulewise reads "
-            f"{version}; make it anew, or use the joulewise that wrote it"
+            f"{' and '.join(map(str, versions))}; make it anew, or use the joulewise that wrote it"
         )
     return Fields(value, place)
 

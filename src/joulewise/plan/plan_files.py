@@ -1,13 +1,16 @@
 """Plans as files: JSON with a format and a version, read back exactly, refused where it is anything else.
 
-The shape, version 1 (``docs/plans.md`` shows one)::
+The shape, versions 1 and 2::
 
     identity     what it is for: model, parallelism, gpu, driver, each {says, sha256} or null
     schedule     name, transfer_s, rows: one text a rank, actions as torch.distributed.pipelining writes them
-    options      what was measured: stage, kind, setting, time_s, energy_j (of one GPU) and their errors
+    options      what was measured: stage, kind, setting, time_s, energy_j (of one GPU) and their errors;
+                 in version 2 also launches: of each kind of partition its slot and SMs (``plan/execution``)
     costs        of one GPU that waits (blocking_w) or changes its setting (switch_s, switch_j); gpus_per_rank
     points       time_s, energy_j (of all GPUs), bound_j, ranks: per rank, in its order, the number of each operation's
                  option among those of its stage and kind, counted from 0
+
+Both versions are read; a plan without launches is written as version 1.
 """
 
 from __future__ import annotations
@@ -24,10 +27,10 @@ from joulewise.plan.plan import Costs, Plan, PlanPoint
 from joulewise.plan.plan_fields import Fields
 from joulewise.plan.plan_identity import Identity, parallelism
 from joulewise.plan.profile import averaged
-from joulewise.plan.profile_files import options_from, options_json
+from joulewise.plan.profile_files import options_from, options_json, version_of
 from joulewise.plan.schedules import Schedule, read_actions
 
-FORMAT, VERSION = "joulewise-plan", 1
+FORMAT, VERSIONS = "joulewise-plan", (1, 2)
 _FIELDS = ("format", "version", "identity", "schedule", "costs", "assumptions", "options", "points")
 
 
@@ -36,7 +39,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
     lengths = _lengths(plan.schedule)
     return {
         "format": FORMAT,
-        "version": VERSION,
+        "version": version_of(plan.profile),
         "identity": plan.identity.to_json(),
         "schedule": {
             "name": plan.schedule.name,
@@ -60,9 +63,9 @@ def to_json(plan: Plan) -> dict[str, Any]:
 
 def from_json(value: Any, place: str = "the plan") -> Plan:
     """The reverse. BadSpec says which part is not a plan of this version, or breaks its own promise."""
-    fields = plan_fields.known(value, place, format=FORMAT, version=VERSION).only(*_FIELDS)
+    fields = plan_fields.known(value, place, format=FORMAT, versions=VERSIONS).only(*_FIELDS)
     try:
-        profile = averaged(options_from(fields.several("options")))
+        profile = averaged(options_from(fields.several("options"), fields.whole("version")))
         schedule = _schedule(fields.one("schedule"))
         costs = _costs(fields.one("costs"))
         identity = Identity.read(fields.one("identity"))
@@ -83,7 +86,7 @@ def from_json(value: Any, place: str = "the plan") -> Plan:
 
 def read(path: Path) -> Plan:
     """A plan from a file. BadSpec, with the file's name, where it is none."""
-    fields = plan_fields.read(path, format=FORMAT, version=VERSION)
+    fields = plan_fields.read(path, format=FORMAT, versions=VERSIONS)
     return from_json(fields.values, fields.place)
 
 

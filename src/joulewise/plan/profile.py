@@ -7,7 +7,7 @@ of order or schedule; together with a ``Dag`` it gives the solver its options.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from joulewise.core.errors import BadSpec
@@ -145,10 +145,11 @@ def averaged(measured: Iterable[tuple[int, str, Point[Setting]]]) -> Profile:
     repeats: dict[tuple[int, str], dict[Setting, list[Point[Setting]]]] = {}
     for stage, kind, point in measured:
         repeats.setdefault((stage, kind), {}).setdefault(point.setting, []).append(point)
-    return Profile({key: tuple(map(_mean, found.values())) for key, found in repeats.items()})
+    return Profile({key: tuple(map(mean, found.values())) for key, found in repeats.items()})
 
 
-def _mean(points: list[Point[Setting]]) -> Point[Setting]:
+def mean(points: Sequence[Point[Setting]]) -> Point[Setting]:
+    """Repeats of one setting as one point with its error; a single one as it is."""
     if len(points) == 1:
         return points[0]
     time_s, time_error_s = _mean_and_error([point.time_s for point in points])

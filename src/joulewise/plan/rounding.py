@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from joulewise.core.errors import BadSpec
 from joulewise.plan import flow_native
+from joulewise.plan.execution import knobs
 from joulewise.plan.flow_native import Lists, WholeDag, WholePlan
 from joulewise.plan.options import Floats, Units
 from joulewise.plan.problem import Problem
@@ -53,13 +54,14 @@ class Rounding(Generic[S]):
 
     def __init__(self, problem: Problem[S], dag: WholeDag, units: Units) -> None:
         self._problem, self._dag, self._units = problem, dag, units
-        names: dict[S, int] = {}
+        names: dict[object, int] = {}
         self._lists = Lists(
             start=np.concatenate([[0], np.cumsum([len(curve.options) for curve in problem.curves])]).astype(np.int32),
             duration=np.array([units.up(t) for curve in problem.curves for t in curve.time_s.tolist()], np.int64),
             energy_j=np.concatenate([curve.effective_j for curve in problem.curves]),
             setting=np.array(
-                [names.setdefault(p.setting, len(names)) for curve in problem.curves for p in curve.options], np.int32
+                [names.setdefault(knobs(p.setting), len(names)) for curve in problem.curves for p in curve.options],
+                np.int32,
             ),
         )
         self._time_s = np.concatenate([curve.time_s for curve in problem.curves])

@@ -212,7 +212,7 @@ class Session:
         given = heard[0]["plan"]
         if given is not None:
             self.plan = plan_files.from_json(given)
-            if refused := self.plan.identity.refuse(self.identity):
+            if refused := self.plan.identity.refuse(self.identity) or follow_making.unplayable(self.plan):
                 self.end(refused)
                 return
         here = sum(each["host"] == self._facts["host"] for each in heard)

@@ -13,6 +13,7 @@ from typing import Any
 from joulewise.core.errors import BadSpec
 from joulewise.core.frontier import Frontier, Point
 from joulewise.core.knob import DEFAULT, Setting, Space
+from joulewise.plan.execution import launches
 from joulewise.plan.plan import Costs, Plan, PlanPoint
 from joulewise.plan.plan_fields import Fields
 from joulewise.plan.plan_identity import Fact, Identity, parallelism
@@ -138,6 +139,16 @@ def playable(plan: Plan, max_slowdown: float, switch_s: float) -> PlanPoint:
                 choice[first + at] = _at_least(plan, first + at, setting)
         first = end
     return point if tuple(choice) == point.choice else plan.point(choice)
+
+
+def unplayable(plan: Plan) -> str | None:
+    """Why a plan cannot be played by setting clocks alone; None where it can."""
+    if any(launches(point.setting) for points in plan.profile.options.values() for point in points):
+        return (
+            "the plan is refused: it says where communication is launched and on how many SMs, which nothing here can "
+            "set; make one from options without launches"
+        )
+    return None
 
 
 def check(plan: Plan, point: PlanPoint, rank: int, space: Space, allowed: Mapping[str, tuple[float, float]]) -> None:

@@ -5,7 +5,8 @@ around a line in its time (waiting costs static power) with a departure of its o
 names the candidate whose measurement is expected to add most to the hypervolume of the believed frontier
 (``tune/pareto_gain``: a true expectation, over both objectives). New candidates come first, since they also tell about
 their neighbours; when none promises enough any more, members of the frontier and those that may belong there are
-measured again, as far as noise may have misled; when that promises too little too, it stops. A ``prior`` (from the
+measured again, as far as noise may have misled; when that promises too little too, it stops, and in any case after as
+many measurements as there are candidates: all of them once can be had without a search. A ``prior`` (from the
 simulator, or from another partition or shape by ``transfer``) becomes the belief's mean, from which they may depart.
 
 Deterministic: the same seed and the same asks and tells give the same asks. Candidates that were asked and not yet told
@@ -36,6 +37,10 @@ __all__ = ["Column", "ParetoSearch", "Prior"]
 _MARGIN = 0.1  # the reference point lies this share beyond the nadir of the believed frontier
 _POOL = 64  # candidates among which each member of the first design is the farthest from those before
 _PATIENCE = 3  # asks in a row that promise too little before it stops; one may be a lapse of the cloud
+# Measuring every candidate once adds 1/candidates of the hypervolume on average. What promises less than this share of
+# that is not worth a measurement, however short the list: on 19 to 43 schedules, a tolerance made for hundreds asked
+# for the whole list and more. Lists of 160 and longer are left to their tolerance.
+_WORTH = 1.0 / 32.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +71,9 @@ class _View:
 class ParetoSearch:
     """Search one list of candidates, each a row of values for ``columns``.
 
-    ``tolerance``: stop when the best measurement is expected to add less than this share of the hypervolume.
+    ``tolerance``: stop when the best measurement is expected to add less than this share of the hypervolume (on short
+    lists, than a share of what one of so few adds on average). ``most``: measurements in all, repeats among them;
+    None: as many as there are candidates.
     Raises BadSpec where the list is empty, has twins, or does not fit the columns or the prior.
     """
 
@@ -79,13 +86,18 @@ class ParetoSearch:
         prior: Prior | None = None,
         tolerance: float = 2e-4,
         most_repeats: int = 4,
+        most: int | None = None,
     ) -> None:
         _check(columns, candidates, prior)
+        if most is not None and most < 1:
+            raise BadSpec(f"a search needs at least one measurement, not {most}")
         self.columns, self.candidates = tuple(columns), tuple(tuple(row) for row in candidates)
         self._space = Space(columns, candidates)
         self._random = np.random.default_rng(seed)
         self._time, self._energy = Belief(self._space, self._random), Belief(self._space, self._random)
-        self._prior, self._tolerance, self._most_repeats = prior, tolerance, most_repeats
+        self._prior, self._most_repeats = prior, most_repeats
+        self._tolerance = max(tolerance, _WORTH / len(candidates))
+        self._most = len(candidates) if most is None else most
         self._told: list[tuple[int, float, float]] = []
         self._pending: list[int] = []
         self._barred: set[int] = set()
@@ -95,6 +107,8 @@ class ParetoSearch:
 
     def ask(self) -> Decision[int] | None:
         """The index of the candidate to measure next, with the reason; None when enough is known."""
+        if len(self._told) + len(self._pending) >= self._most:
+            return None
         known = {row for row, _, _ in self._told} | set(self._pending) | self._barred
         while self._design:
             row = self._design.pop(0)
@@ -109,9 +123,9 @@ class ParetoSearch:
         again = np.array([self._may_repeat(row) for row in range(self._space.size)])
         new, repeat = (float(np.where(mask, gains, -1.0).max()) / whole for mask in (fresh, again))
         self._quiet = self._quiet + 1 if max(new, repeat) < self._tolerance else 0
-        if self._quiet >= _PATIENCE or max(new, repeat) < 0:
+        if self._quiet >= (_PATIENCE if new >= 0 else 1):  # with nothing new left there is nothing to be patient for
             return None
-        if new >= self._tolerance or repeat < 0 or (repeat < self._tolerance and new >= 0):
+        if new >= self._tolerance or repeat < self._tolerance:
             row = int(np.argmax(np.where(fresh, gains, -1.0)))
             return self._asked(row, f"new: expected to add {new:.2%} to the frontier's hypervolume")
         row = int(np.argmax(np.where(again, gains, -1.0)))
