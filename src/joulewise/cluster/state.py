@@ -116,12 +116,14 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The cluster at one moment. ``jobs`` are in order of submission."""
+    """The cluster at one moment. ``jobs`` are in order of submission. ``energy_j``: what its meters have counted for the
+    whole cluster so far, from whatever moment they began; None without meters."""
 
     now_s: float
     kinds: tuple[Kind, ...]
     jobs: tuple[Job, ...]
     costs: Costs = Costs()
+    energy_j: float | None = None
 
     @property
     def gpus(self) -> Mapping[str, int]:
@@ -157,12 +159,14 @@ class Prices:
 @dataclass(frozen=True, slots=True)
 class Allocation:
     """Who runs, and how. A job without an entry waits. ``gap``: how far at most from the best there is, relative, by
-    the policy's own objective; None where a policy has none. ``reasons``: a sentence a job, for people."""
+    the policy's own objective; None where a policy has none. ``reasons``: a sentence a job, for people. ``again_s``:
+    when the policy wants to be asked again though nothing has happened by then; None: only when something has."""
 
     ways: Mapping[str, Way]
     prices: Prices = Prices()
     gap: float | None = None
     reasons: Mapping[str, str] = field(default_factory=dict)
+    again_s: float | None = None
 
     def gpus(self, kind: str | None = None) -> int:
         """GPUs given, of one kind or of all."""
