@@ -20,7 +20,7 @@ import math
 
 from joulewise.cluster.state import Budget, Snapshot
 from joulewise.core.errors import BadSpec
-from joulewise.core.units import format_energy, format_power
+from joulewise.core.units import format_duration, format_power, kwh_from_joules
 
 # The price of a joule is kept relative to one at which the energy of a typical GPU weighs as much as its time. Below
 # the least nobody feels it, and it is given as 0; above the most, clocks have nothing left to save.
@@ -103,10 +103,10 @@ class Purse:
             self._learn(snapshot)
             return Budget(power_w=self._trusted(self.power_w, idle_w))
         if self.energy_j < idle_w * self.period_s:
+            given_kwh, idle_kwh = kwh_from_joules(self.energy_j), kwh_from_joules(idle_w * self.period_s)
             raise BadSpec(
-                f"the energy budget of {format_energy(self.energy_j)} for {self.period_s:g} s is below the "
-                f"{format_energy(idle_w * self.period_s)} that the cluster draws with nothing to do; raise it, or let "
-                "nodes be switched off"
+                f"the energy budget of {given_kwh:.4g} kWh for {format_duration(self.period_s)} is below the "
+                f"{idle_kwh:.4g} kWh that the cluster draws with nothing to do; raise it, or let nodes be switched off"
             )
         if snapshot.energy_j is None:
             raise BadSpec("an energy budget cannot be kept without a meter of the whole cluster's energy")

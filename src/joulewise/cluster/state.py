@@ -116,8 +116,8 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The cluster at one moment. ``jobs`` are in order of submission. ``energy_j``: what its meters have counted for the
-    whole cluster so far, from whatever moment they began; None without meters."""
+    """The cluster at one moment. ``jobs`` are in order of submission. ``energy_j``: what its meters have counted so far
+    for the whole cluster, from whatever moment they began; None without meters."""
 
     now_s: float
     kinds: tuple[Kind, ...]
