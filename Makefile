@@ -40,6 +40,10 @@ bench: $(VENV)/dev.done  ## every bench that needs no GPU, as tables
 	$(BIN)/python -m bench.online --virtual
 	$(BIN)/python -m bench.recurring --laws --seeds 4 --jobs 40
 	$(BIN)/python -m bench.frontier --no-lowtime
+	$(BIN)/python -m bench.cluster fidelity
+	$(BIN)/python -m bench.cluster models
+	$(BIN)/python -m bench.cluster speed
+	$(BIN)/python -m bench.cluster energy --trace $$JOULEWISE_DATA/cluster/elasticflow/elastic/*.csv $$JOULEWISE_DATA/cluster/pollux/workloads/workload-6.csv
 
 peers: $(PEERS)/done  ## other people's tools, apart from ours, that the tests run against the virtual GPUs
 

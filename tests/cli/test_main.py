@@ -11,6 +11,8 @@ from joulewise.cli import VERBS, Talk, app, complain, main
 from joulewise.cli.summary import ending
 
 # Every verb and its flags. Adding one edits this list on purpose.
+SCENE = {"--gpu", "--gpus-per-node", "--host-watts", "--power-off", "--no-power-off", "--warm", "--energy-budget"}
+SCENE |= {"--power-cap", "--fairness", "--load", "--jobs", "--tenant", "--size-error", "--seed"}
 FLAGS = {
     "run": {"--gpu", "--json", "--record", "--plot", "--interval", "--live", "--no-live", "--set", "--speed"}
     | {"--tune", "--max-slowdown", "--objective", "--dry-run", "--report", "--seed"}
@@ -61,8 +63,11 @@ FLAGS = {
     "plan show": {"--deadline", "--report", "--plot", "--json"},
     "plan query": {"--deadline", "--energy", "--power", "--json"},
     "plan check": {"--gpu", "--gpu-name", "--driver", "--model", "--json"},
+    "plan partitions": {"--plot", "--json"},
     "plan xray": {"--gpu", "--sm-mhz", "--power-w", "--max-slowdown", "--seed", "--report", "--plot", "--json"},
     "plan profile": {"--out", "-o", "--json"},
+    "cluster simulate": {"--policy", "--plot", "--out", "-o", "--decisions", "--json"} | SCENE,
+    "cluster explain": {"--at", "--trace", "--decisions", "--policy", "--json"} | SCENE,
     "model train": {"--output", "-o", "--gpu", "--json"},
     "model fit": {"--name", "--output", "-o", "--like", "--sm-max", "--hold", "--starts", "--json"},
     "model list": {"--json"},

@@ -71,6 +71,33 @@ def test_with_models_wrong_by_a_fifth_the_budget_is_never_passed_and_used_while_
     assert not out.unfinished
 
 
+@settings(max_examples=25, deadline=None)
+@given(
+    st.floats(300.0, 2000.0),
+    st.lists(st.tuples(st.floats(0.0, 3 * PERIOD_S), st.floats(100.0, 5000.0)), min_size=2, max_size=4),
+)
+def test_the_budget_is_kept_while_no_job_is_there(mean_w: float, gaps: list[tuple[float, float]]) -> None:
+    """A warm node draws 1.2 kW, for which not every budget has the watts until the next job comes."""
+    at_s, jobs = 0.0, []
+    for number, (gap_s, work) in enumerate(gaps):
+        jobs.append(toy_job(f"j{number}", at_s, work))
+        at_s += gap_s
+    budget_j = mean_w * PERIOD_S
+    round_ = Round(thrifty, nodes=NodePower(), purse=Purse(energy_j=budget_j, period_s=PERIOD_S))
+    assert max(shares(simulate(jobs, [TOY], round_), budget_j, PERIOD_S), default=0.0) <= 1.0
+
+
+@pytest.mark.parametrize(("kwh_a_day", "nodes_on"), [(20.0, 0), (40.0, 1)])
+def test_between_jobs_days_apart_a_warm_node_stays_on_only_if_the_budget_lasts(kwh_a_day: float, nodes_on: int) -> None:
+    budget_j = kwh_a_day * 3.6e6
+    jobs = [toy_job("a", 0.0, 900.0), toy_job("b", 5 * 86_400.0, 900.0)]
+    out = simulate(jobs, [TOY], Round(first_come, nodes=NodePower(), purse=Purse(energy_j=budget_j)))
+    assert not out.unfinished
+    assert max(shares(out, budget_j, 86_400.0)) <= 1.0
+    assert [moment.nodes for moment in out.series if moment.time_s < 86_400.0][-1] == nodes_on
+    assert out.rounds < 40  # of 7,200 minutes
+
+
 def test_a_model_wrong_by_twice_does_not_pass_the_budget_either() -> None:
     budget_j = PERIOD_S * 0.3 * FULL_W
     round_ = Round(first_come, nodes=NodePower(), purse=Purse(energy_j=budget_j, period_s=PERIOD_S))
@@ -130,11 +157,13 @@ def test_without_an_energy_budget_joules_cost_nothing() -> None:
 
 def test_a_budget_below_what_an_idle_cluster_draws_is_refused_with_both_numbers() -> None:
     snapshot = Snapshot(0.0, (TOY,), (), energy_j=0.0)
-    with pytest.raises(BadSpec, match=r"budget of 1\.000 MJ for 86400 s is below the 6\.912 MJ that the cluster draws"):
+    with pytest.raises(
+        BadSpec, match=r"budget of 0\.2778 kWh for 24 h 00 min is below the 1\.92 kWh that the cluster draws"
+    ):
         Purse(energy_j=1e6).budget(snapshot)
     with pytest.raises(BadSpec, match=r"cap of 50\.0 W is below the 80\.0 W that the cluster draws"):
         Purse(power_w=50.0).budget(snapshot)
-    with pytest.raises(BadSpec, match=r"414\.7 MJ"):  # the same where nodes are never switched off: 4 · 1,200 W
+    with pytest.raises(BadSpec, match=r"115\.2 kWh"):  # the same where nodes are never switched off: 4 · 1,200 W
         simulate([toy_job("a", 0.0, 1.0)], [TOY], Round(first_come, purse=Purse(energy_j=1e8)))
 
 

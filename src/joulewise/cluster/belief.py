@@ -267,7 +267,8 @@ class FrontierBelief:
 
     ``frontiers``: GPU count → Frontier (energy over all its GPUs). ``as_setting`` turns a point's setting into a
     GPU setting where it is not one already (a plan's deadline, say). What is told moves all points by one factor of
-    time and one of energy, once they are off by more than ``tolerance``.
+    time and one of energy, once they are off by more than ``tolerance``. All its points are of one ``kind`` of GPUs:
+    points found on one model say nothing of another, and one factor would not hold for both.
     """
 
     def __init__(

@@ -2,7 +2,10 @@
 
 What it is: the comparison of a snapshot with an allocation, and the placing that follows from it: who is preempted,
 started, resized, retuned, and who has to be moved for that. Where powered nodes have not enough room, those who would
-start or grow are held back; where there is room in pieces only, others are moved if that costs less than waiting.
+start or grow are held back. Where there is room in pieces only, others are moved for one that starts if that costs
+less than the wait for a node, and for one that grows if that costs less than it gains; else it stays as it is. They are
+moved at any cost for a start with no node to wait for, and for a job that shrinks or changes its kind: its old room has
+been given to others.
 What it is not: a policy, a limit of watts or the switching of nodes (``round`` puts all these together).
 """
 
@@ -53,7 +56,24 @@ class Change:
         moving = self._compare()
         if not moving:
             return {}
+        if not any(self._grows(name) for name in moving):
+            return self._place(moving, may_wait_s)[0]
+        noted = self._moves
+        while True:
+            before = {name: floor.saved() for name, floor in self._floors.items()}
+            self._moves = dict(noted)
+            short, stay = self._place(moving[:], may_wait_s)
+            if not stay:
+                return short
+            # Their places may be taken by now: place everybody anew, without them. Each time there are fewer.
+            for name, floor in self._floors.items():
+                floor.restore(before[name])
+            moving = [name for name in moving if name not in stay]
+
+    def _place(self, moving: list[str], may_wait_s: Mapping[str, float]) -> tuple[dict[str, int], set[str]]:
+        """Place those who move; by kind, the GPUs to be waited for, and who should rather not have grown."""
         short = self._hold_back(moving)
+        stay: set[str] = set()
         for name in moving:
             was = self._jobs[name].way
             if was is not None:
@@ -63,11 +83,15 @@ class Change:
             way = self._ways[name]
             floor = self._floors[way.kind]
             if floor.place(name, way.gpus) is None:
-                wait_s = may_wait_s.get(way.kind) if self._jobs[name].way is None else None
-                if not self._make_room(name, way, floor, wait_s):
-                    del self._moves[name]
-                    short[way.kind] = short.get(way.kind, 0) + way.gpus
-        return short
+                worth_s = may_wait_s.get(way.kind) if self._jobs[name].way is None else self._gain_s(name)
+                if self._make_room(name, way, floor, worth_s):
+                    continue
+                if self._jobs[name].way is not None:
+                    stay.add(name)
+                    continue
+                del self._moves[name]
+                short[way.kind] = short.get(way.kind, 0) + way.gpus
+        return short, stay
 
     def empty_a_node(self, floor: Floor) -> None:
         """Move the jobs of the emptiest node elsewhere, if there is room on nodes in use and it pays."""
@@ -166,18 +190,29 @@ class Change:
         way, was = self._ways[name], self._jobs[name].way
         return way.gpus - (was.gpus if was is not None and was.kind == way.kind else 0)
 
-    def _make_room(self, name: str, way: Way, floor: Floor, wait_s: float | None) -> bool:
-        """Place a job by moving others, if their restarts together take less than ``wait_s`` (None: at any cost)."""
-        before = floor.saved() if wait_s is not None else None
+    def _grows(self, name: str) -> bool:
+        was = self._jobs[name].way
+        return was is not None and was.kind == self._ways[name].kind and was.gpus < self._ways[name].gpus
+
+    def _gain_s(self, name: str) -> float | None:
+        """By how much sooner one that grows is believed to end; None for any other."""
+        was = self._jobs[name].way
+        if was is None or not self._grows(name):
+            return None
+        return max(0.0, self._jobs[name].work_left * (was.unit_s - self._ways[name].unit_s))
+
+    def _make_room(self, name: str, way: Way, floor: Floor, worth_s: float | None) -> bool:
+        """Place a job by moving others, if their restarts together take at most ``worth_s`` (None: at any cost)."""
+        before = floor.saved() if worth_s is not None else None
         moved = floor.repack_for(name, way.gpus)
         assert moved is not None  # those for whom there is no room by number have been held back
-        if before is not None and wait_s is not None:
+        if before is not None and worth_s is not None:
             lost_s = sum(
                 self._snapshot.costs.of(self._way_now(other).gpus, again=True)
                 for other in moved
                 if self._moves.get(other, ("retune",))[0] in ("retune", "migrate")
             )
-            if lost_s > wait_s:
+            if lost_s > worth_s:
                 floor.restore(before)
                 return False
         for other in moved:

@@ -9,7 +9,10 @@ the price and however wrong its models are:
     allowed_w = idle_w + (left_j − idle_w · left_s) / max(left_s / swing, look_s)
 
 Drawing that much for ever uses up what is left as (left_s)^swing: fast at first, slower towards the end, never more.
-It is worked out once an hour of a day and held (look_s is then that hour); in the last hour, at every look.
+It is worked out once an hour of a day and held (look_s is then that hour); in the last hour, at every look (and look_s
+is no shorter than a boot, which cannot be taken back).
+With no job there nobody asks again, so what may then be drawn is what can be drawn for ever: no more than the even
+course of what is left, nor than that of a period to come. A warm reserve that costs more than that goes off.
 Why it exists: a budget that is only predicted to hold is not kept.
 What it is not: a forecast of load or of prices, nor a policy.
 """
@@ -121,7 +124,12 @@ class Purse:
         self._reprice(snapshot.now_s, snapshot.energy_j, idle_w)
         self._last = (snapshot.now_s, snapshot.energy_j)
         self._even_w = spare_j / left_s
-        allowed_w = idle_w + self._allowed_w(snapshot.now_s, left_s, spare_j)
+        if not snapshot.jobs:
+            # Nobody may look again for days, and no job's power has to be believed.
+            for_ever_w = min(self._even_w, _PLANNED * self.energy_j / self.period_s - idle_w)
+            allowed_w = idle_w + max(0.0, for_ever_w)
+            return Budget(power_w=allowed_w if self.power_w is None else min(allowed_w, self.power_w))
+        allowed_w = idle_w + self._allowed_w(snapshot, left_s, spare_j)
         if self.power_w is not None:
             allowed_w = min(allowed_w, self.power_w)
         joule_s = self.price / self._unit_w if self._unit_w else 0.0
@@ -152,14 +160,16 @@ class Purse:
             share = (self._begun_s - last_s) / (now_s - last_s)
             self._begun_j = last_j + share * (energy_j - last_j)
 
-    def _allowed_w(self, now_s: float, left_s: float, spare_j: float) -> float:
+    def _allowed_w(self, snapshot: Snapshot, left_s: float, spare_j: float) -> float:
         """What may be drawn beyond idle: the same for an hour of a day, then looked at anew in ever smaller steps."""
         hold_s = _HELD * self.period_s
         if left_s <= hold_s:
-            return spare_j / max(left_s / self._swing, min(self._look_s, left_s))
-        if now_s >= self._held_until_s:
+            # A boot, once begun, goes on past the next look.
+            boots_s = (kind.boot_s for kind in snapshot.kinds if kind.off_w < kind.empty_node_w)
+            return spare_j / max(left_s / self._swing, min(max((self._look_s, *boots_s)), left_s))
+        if snapshot.now_s >= self._held_until_s:
             self._held_w = spare_j / max(left_s / self._swing, hold_s)
-            self._held_until_s = now_s + hold_s
+            self._held_until_s = snapshot.now_s + hold_s
         return min(self._held_w, spare_j / (_LOOKS_LEFT * self._look_s))
 
     def _reprice(self, now_s: float, energy_j: float, idle_w: float) -> None:

@@ -3,8 +3,9 @@
 What it is: budget from the purse, allocation from the policy, then the least change that brings it about: who is
 preempted, started, resized, retuned or migrated, on which GPUs, and which nodes are switched. Where powered nodes have
 not enough room, those that would start or grow wait (growing ones run on as they are) while nodes boot; where the room
-is there but in pieces, others are moved only if that costs less than the wait for a node. Jobs are moved off a nearly
-empty node only when the joules saved outweigh the restart, and it costs them next to nothing.
+is there but in pieces, others are moved for a start only if that costs less than the wait for a node, and for a job
+that grows only if it gains more seconds than they lose (``change`` says where they are moved at any cost). Jobs are
+moved off a nearly empty node only when the joules saved outweigh the restart, and it costs them next to nothing.
 Why it exists: simulator and real scheduler drift apart unless they share this.
 What it is not: a policy (``allocators``), a loop, a clock or an actuator. It knows no simulator.
 

@@ -83,6 +83,8 @@ class Kind:
     off_w: float = 0.0
     boot_s: float = 300.0
     boot_w: float = 1500.0
+    top_mhz: float | None = None
+    """The SM clock that its GPUs run at where none is set; None: not known."""
 
     @property
     def gpus(self) -> int:
@@ -135,7 +137,9 @@ class Snapshot:
 class Budget:
     """What comes down to the allocator. None means: no limit of that kind.
 
-    ``energy_j``: what the snapshot's jobs may draw from now to their ends, with the hosts' share of their slots.
+    ``energy_j``: what the snapshot's jobs may draw from now to their ends, with the hosts' share of their slots. Only
+    ``priced`` and ``powerflow`` honour it; no round sets it by itself. ``purse`` keeps energy under every policy by
+    ``power_w``, held by the round's last check (``within``), and asks for less by ``joule_s``.
     ``power_w``: what the whole cluster may draw now, idle GPUs and hosts of powered nodes included.
     ``joule_s``: what a joule is worth, in seconds of one job's completion time (0: nothing). An allocator that finds
     its own price from ``energy_j`` uses the higher of the two.

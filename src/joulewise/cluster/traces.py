@@ -29,6 +29,7 @@ class TraceJob:
 
     ``duration_s`` is its run time on the ``gpus`` it asked for, without waiting. ``batch`` is global, over all GPUs.
     ``deadline_s`` is on the same clock as ``submitted_s``. ``tenant`` is whose it is: a user or a virtual cluster.
+    ``weight``: what a second of its completion time counts, against 1 of the others.
     """
 
     name: str
@@ -40,6 +41,7 @@ class TraceJob:
     iterations: float | None = None
     deadline_s: float | None = None
     tenant: str = ""
+    weight: float = 1.0
 
 
 OWN = {field.name: field.name for field in fields(TraceJob)}
@@ -170,6 +172,7 @@ def _job(row: _Row) -> tuple[TraceJob, _Row]:
         iterations=row.read("iterations", _positive, "a number above 0"),
         deadline_s=row.read("deadline_s", _moment, "a number of seconds or a date"),
         tenant=tenant,
+        weight=row.read("weight", _positive, "a number above 0") or 1.0,
     )
     return job, row
 

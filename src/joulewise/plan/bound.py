@@ -7,12 +7,13 @@ plan, whoever made it, that ends by the deadline needs less.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
-from joulewise.core.errors import BadSpec, MissingPart
+from joulewise.core.errors import BadSpec
 from joulewise.core.frontier import Point
+from joulewise.plan.highs import highs as solver
 from joulewise.plan.problem import EdgeLike, Problem
 
 S = TypeVar("S")
@@ -46,7 +47,7 @@ class Bound:
     """
 
     def __init__(self, problem: Problem[S]) -> None:
-        self._highs = _highs()
+        self._highs = solver("the outside bound")
         self._least_j = 0.0
         self._inf = float(self._highs.getInfinity())
         count = problem.operations
@@ -94,13 +95,3 @@ class Bound:
         columns = np.array([after, before, *shaved], dtype=np.int32)
         values = np.array([1.0, -1.0] + [1.0] * len(shaved))
         self._highs.addRow(apart_s, self._inf, len(columns), columns, values)
-
-
-def _highs() -> Any:
-    try:
-        import highspy  # type: ignore[import-not-found,unused-ignore]
-    except ImportError as error:
-        raise MissingPart("the outside bound needs HiGHS: pip install 'joulewise[plan]'") from error
-    highs: Any = highspy.Highs()  # type: ignore[no-untyped-call,unused-ignore]
-    highs.setOptionValue("output_flag", False)
-    return highs

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from joulewise.cluster.allocators.ladder import asked, ladders
 from joulewise.cluster.state import Snapshot, Way
+from joulewise.core.knob import DEFAULT, Setting
 from tests.cluster.allocators.snapshots import OTHER, job, snapshot
 from tests.cluster.toys import TOY, toy_ways
 
@@ -38,3 +43,11 @@ def test_a_way_that_names_no_clock_is_at_the_top() -> None:
     bare = (Way(1, 1.0, 300.0, kind="toy"),)
     seen = snapshot(job("a", ways=bare))
     assert asked(seen, ladders(0.5))(seen.jobs[0]) == bare
+
+
+@pytest.mark.parametrize(("share", "mhz"), [(1.0, None), (0.926, 1305), (0.85, 1200), (0.5, 1095)])
+def test_shares_are_of_the_kinds_own_top_clock_which_no_way_may_name(share: float, mhz: int | None) -> None:
+    settings = (DEFAULT, Setting(sm_mhz=1305), Setting(sm_mhz=1200), Setting(sm_mhz=1095))
+    ways = tuple(Way(1, 1.0 + 0.1 * at, 300.0, setting, "toy") for at, setting in enumerate(settings))
+    (picked,) = ladders(share).of(ways, (replace(TOY, top_mhz=1410.0),))["toy"]
+    assert picked.setting.get("sm_mhz") == mhz

@@ -34,13 +34,18 @@ def fastest(ways: Sequence[Way]) -> Way:
     return min(ways, key=lambda way: (way.unit_s, way.unit_j))
 
 
-def at_clock(share: float, ways: Sequence[Way]) -> Pick:
-    """The way nearest to a share of each kind's top clock among ``ways``. A way that names no clock is at the top."""
+def at_clock(share: float, ways: Sequence[Way], kinds: Sequence[Kind]) -> Pick:
+    """The way nearest to a share of each kind's top clock. A way that names no clock is at the top.
+
+    The top is the kind's own (``Kind.top_mhz``), as the way at the top may name no clock; where that is not known, the
+    highest that ``ways`` name stands for it.
+    """
     if not 0 < share <= 1:
         raise BadSpec(f"a uniform clock of {share:g} times the top clock makes no sense; give a share above 0, up to 1")
     top: dict[str, float] = {}
     for way in ways:
         top[way.kind] = max(top.get(way.kind, 0.0), way.setting.get(SM_MHZ.name, 0.0))
+    top |= {kind.name: kind.top_mhz for kind in kinds if kind.top_mhz is not None}
 
     def pick(same: Sequence[Way]) -> Way:
         def far(way: Way) -> float:
@@ -59,11 +64,11 @@ Ladder = Mapping[str, tuple[Way, ...]]
 def ladders(clock: float | None = None) -> ByWays[Ladder]:
     """Ways → ladder, with the fastest setting or that of a uniform ``clock`` (a share of the top one)."""
     if clock is not None:
-        at_clock(clock, ())  # a share that makes no sense is refused now, not in some round
+        at_clock(clock, (), ())  # a share that makes no sense is refused now, not in some round
 
     def make(ways: tuple[Way, ...], kinds: tuple[Kind, ...]) -> Ladder:
         there = {kind.name: kind.gpus for kind in kinds}
-        rungs = narrowed(ways, fastest if clock is None else at_clock(clock, ways))
+        rungs = narrowed(ways, fastest if clock is None else at_clock(clock, ways, kinds))
         within = (way for way in rungs if way.gpus <= there.get(way.kind, 0))
         return {kind: tuple(same) for kind, same in groupby(within, key=lambda way: way.kind)}
 
