@@ -42,6 +42,9 @@ def headline(found: Sequence[Figures]) -> str:
         return f"{quick.policy}: {duration(quick.mean_s)} mean completion time, {kwh(quick.energy_j)} kWh."
     frugal = min(found, key=lambda each: each.energy_j)
     if quick is frugal:
+        same = [each.policy for each in found if (each.mean_s, each.energy_j) == (quick.mean_s, quick.energy_j)]
+        if len(same) > 1:
+            return f"{', '.join(same)} have the shortest mean completion time and need least energy, all alike."
         return f"{quick.policy} has the shortest mean completion time and needs least energy."
     return (
         f"Shortest mean completion time: {quick.policy}, {duration(quick.mean_s)}. "

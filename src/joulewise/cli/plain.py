@@ -11,7 +11,7 @@ import io
 import sys
 
 _PLAIN = {"±": "+/-", "°": "", "·": "-", "–": "-", "−": "-", "×": "x", "…": "...", "→": "->", "✓": "+", "✗": "x"}
-_PLAIN |= {"µ": "u", "²": "2", "η": "eta", "≤": "<=", "≥": ">=", "‘": "'", "’": "'", "“": '"', "”": '"'}
+_PLAIN |= {"µ": "u", "²": "2", "η": "eta", "σ": "sigma", "≤": "<=", "≥": ">=", "‘": "'", "’": "'", "“": '"', "”": '"'}
 _PLAIN |= dict(zip("▁▂▃▄▅▆▇█", "__..--==", strict=True)) | dict.fromkeys("▏▎▍▌▋▊▉", "-") | dict.fromkeys("─━", "-")
 _UNDECODED = range(0xDC80, 0xDD00)  # what surrogateescape makes of bytes
 
