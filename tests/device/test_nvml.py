@@ -23,9 +23,10 @@ from joulewise.device import nvml_info, nvml_library, nvml_reads, nvml_space
 from joulewise.device.gpm import SHORTEST_S, Gpm
 from joulewise.device.gpu import Gpu
 from joulewise.device.node import RunningNode, spawn
-from joulewise.device.nvml import NvmlGpu, mig_parents, use_virtual
+from joulewise.device.nvml import NvmlGpu, mig_parents
 from joulewise.native import library_path
 from joulewise.testing import GpuConformance, LostGpuConformance
+from tests.device.seen_through_nvml import seen_through_nvml
 
 try:
     library_path()
@@ -36,17 +37,8 @@ except FileNotFoundError as error:
 @contextmanager
 def virtual_node(spec: str, *, speed: float = 1.0, load: str | None = None) -> Iterator[RunningNode]:
     """A simulator that this process sees through NVML while the context lasts."""
-    before = os.environ.get(nvml_library.ENVIRONMENT)
-    with spawn(spec, speed=speed, load=load) as node:
-        use_virtual(node.directory)
-        try:
-            yield node
-        finally:
-            nvml_library.close()
-            if before is None:
-                del os.environ[nvml_library.ENVIRONMENT]
-            else:
-                os.environ[nvml_library.ENVIRONMENT] = before
+    with spawn(spec, speed=speed, load=load) as node, seen_through_nvml(node):
+        yield node
 
 
 @pytest.fixture(scope="module")
