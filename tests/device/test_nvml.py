@@ -168,7 +168,8 @@ def test_without_instant_power_there_is_plain_power_and_its_window_is_known(fast
         for index in (0, 1):
             client.clear(index)
     assert h200.info.sensors.power_window_s == 1.0  # a 1 s average on Hopper …
-    assert h200.read().power_w == h200.read().average_power_w
+    reading = h200.read()  # one look: between two the sensor may move
+    assert reading.power_w == reading.average_power_w
     assert v100.info.sensors.power_window_s == 0.02  # … and instant on Volta
     assert v100.read().power_w is not None
     assert v100.read().average_power_w is None
