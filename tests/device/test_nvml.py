@@ -26,7 +26,6 @@ from joulewise.device.node import RunningNode, spawn
 from joulewise.device.nvml import NvmlGpu, mig_parents
 from joulewise.native import library_path
 from joulewise.testing import GpuConformance, LostGpuConformance
-from tests.device.seen_through_nvml import seen_through_nvml
 
 try:
     library_path()
@@ -37,7 +36,7 @@ except FileNotFoundError as error:
 @contextmanager
 def virtual_node(spec: str, *, speed: float = 1.0, load: str | None = None) -> Iterator[RunningNode]:
     """A simulator that this process sees through NVML while the context lasts."""
-    with spawn(spec, speed=speed, load=load) as node, seen_through_nvml(node):
+    with spawn(spec, speed=speed, load=load) as node, nvml_library.virtual(node.directory):
         yield node
 
 

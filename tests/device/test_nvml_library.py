@@ -77,3 +77,26 @@ def test_a_binding_from_before_instant_power_is_refused(tmp_path: Path):
     )
     said = in_a_process(script, PYTHONPATH=os.pathsep.join([str(tmp_path), *sys.path]), JOULEWISE_VNVML="")
     assert f"{tmp_path / 'pynvml.py'} is not a current nvidia-ml-py" in said
+
+
+def test_the_environment_is_as_before_in_whatever_order_simulators_are_left(monkeypatch, tmp_path):
+    monkeypatch.setattr(library, "_load_virtual", lambda: None)
+    monkeypatch.delenv(library.ENVIRONMENT, raising=False)
+    first, second = tmp_path / "first", tmp_path / "second"
+    for directory in (first, second):
+        directory.mkdir()
+        (directory / "lock").touch()
+    outer, inner = library.virtual(first), library.virtual(second)
+    outer.__enter__()
+    inner.__enter__()
+    (first / "lock").unlink()
+    outer.__exit__(None, None, None)
+    assert os.environ[library.ENVIRONMENT] == str(second)
+    inner.__exit__(None, None, None)
+    assert library.ENVIRONMENT not in os.environ
+    (first / "lock").touch()
+    with library.virtual(first):
+        with library.virtual(second):
+            assert os.environ[library.ENVIRONMENT] == str(second)
+        assert os.environ[library.ENVIRONMENT] == str(first)
+    assert library.ENVIRONMENT not in os.environ

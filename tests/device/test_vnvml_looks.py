@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from joulewise.device import nvml_library
 from joulewise.device.node import RunningNode, spawn
 from joulewise.device.nvml import NvmlGpu
 from joulewise.device.vnvml_layout import Group, VnvmlState
 from joulewise.device.vnvml_looks import Looks
 from joulewise.device.work import Link
 from joulewise.native import library_path
-from tests.device.seen_through_nvml import seen_through_nvml
 from tests.device.test_vnvml_layout import gpu as identity
 
 SPEED = 20.0
@@ -84,7 +84,7 @@ def node() -> Iterator[RunningNode]:
         library_path()
     except FileNotFoundError as error:
         pytest.skip(f"the virtual NVML is not built: {error}")
-    with spawn("sim:h200", speed=SPEED) as running, seen_through_nvml(running):
+    with spawn("sim:h200", speed=SPEED) as running, nvml_library.virtual(running.directory):
         yield running
 
 

@@ -73,12 +73,12 @@ def opened(spec: str | None, *, load: str | None = None, speed: float = 1.0) -> 
         return
 
     from joulewise.device.node import spawn
-    from joulewise.device.nvml import use_virtual
+    from joulewise.device.nvml_library import virtual
 
     with ExitStack() as stack:
         with signals_let_through():
             running = stack.enter_context(spawn(spec, load=load, speed=speed))
-        use_virtual(running.directory)
+        stack.enter_context(virtual(running.directory))
         # All of them: what CUDA_VISIBLE_DEVICES says here was meant for other GPUs.
         yield OpenGpus(find("nvml:all"), running.environment(), f"virtual, {spec}", simulated=True)
 

@@ -11,7 +11,8 @@ import ctypes
 import importlib
 import os
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Final
@@ -89,6 +90,25 @@ def use_virtual(directory: Path) -> None:
         _load_virtual()
         close()
         os.environ[ENVIRONMENT] = str(directory)
+
+
+@contextmanager
+def virtual(directory: Path) -> Iterator[None]:
+    """``use_virtual`` while the context lasts; then the environment is as before.
+
+    Contexts need not end in the reverse order of their beginning: an environment that names another simulator by then
+    is left alone, and one that is gone does not come back.
+    """
+    before = os.environ.get(ENVIRONMENT)
+    use_virtual(directory)
+    try:
+        yield
+    finally:
+        close()
+        if os.environ.get(ENVIRONMENT) == str(directory):
+            del os.environ[ENVIRONMENT]
+            if before and (Path(before) / "lock").exists():
+                os.environ[ENVIRONMENT] = before
 
 
 def close() -> None:
