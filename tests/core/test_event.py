@@ -6,18 +6,23 @@ from joulewise.core.block import Block, Role, Rung
 from joulewise.core.decision import Decision, Expectation, Verdict
 from joulewise.core.errors import BadSpec
 from joulewise.core.event import (
+    Aimed,
     Asked,
     Began,
     Decided,
     Expired,
     Finished,
+    Led,
+    Limited,
     Observed,
+    Ordered,
     Progressed,
     Proven,
     Registered,
     Seen,
     Shifted,
     Told,
+    Turned,
     from_json,
     to_json,
 )
@@ -92,6 +97,11 @@ events = st.one_of(
     st.builds(Told, number, st.integers(0), st.sampled_from(Outcome), st.integers(0), number, number, profiles, notes),
     st.builds(Expired, number, st.integers(0), st.text()),
     st.builds(Proven, number, number, number, number, number),
+    st.builds(Led, number, st.integers(0), facts),
+    st.builds(Ordered, number, st.text(), facts),
+    st.builds(Aimed, number, st.integers(0), st.text(), st.text(), facts, st.text()),
+    st.builds(Turned, number, st.text(), st.text(), facts),
+    st.builds(Limited, number, st.text(), facts),
 )
 
 

@@ -23,6 +23,8 @@
     ├── NoDaemon                 no daemon answers on its socket
     ├── NotKept                  the store cannot be read or written: disk full, no rights, damaged
     │   └── Conflict             somebody else was faster: what was to follow a certain event no longer would
+    ├── EngineLost               a cluster's engine does not answer, or answers nonsense
+    ├── Fenced                   another scheduler has taken over this cluster
     └── MissingPart              an optional part (extra, library, compiled piece) is not installed
 
 A message is one line: what happened, the value, the limit, the way out.
@@ -117,6 +119,14 @@ class NotKept(JoulewiseError):
 
 class Conflict(NotKept):
     """Somebody else was faster: the event would not follow the one that it was decided after. Read, and decide anew."""
+
+
+class EngineLost(JoulewiseError):
+    """A cluster's engine (Slurm) does not answer, or not in a way that we understand; it may again, later."""
+
+
+class Fenced(JoulewiseError):
+    """Another scheduler has taken over this cluster: this one must not act any more."""
 
 
 class MissingPart(JoulewiseError):

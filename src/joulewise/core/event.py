@@ -140,6 +140,58 @@ class Proven:
 
 
 @dataclass(frozen=True, slots=True)
+class Led:
+    """A scheduler takes a cluster over; ``epoch`` is above every one before. Times of a cluster's events are in seconds
+    since 1970."""
+
+    time_s: float
+    epoch: int
+    facts: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Ordered:
+    """A job has been handed in to a cluster. ``facts`` are those of its order, as plain values."""
+
+    time_s: float
+    name: str
+    facts: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Aimed:
+    """What shall become of a job, written before anything is done about it: ``what`` is start, resize, retune, preempt,
+    migrate or stop; ``facts`` its way and place."""
+
+    time_s: float
+    epoch: int
+    name: str
+    what: str
+    facts: Mapping[str, Any]
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Turned:
+    """What became of a job, as its engine and its nodes tell: ``what`` is started, stopped, ended, failed, cancelled,
+    lost or measured."""
+
+    time_s: float
+    name: str
+    what: str
+    facts: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Limited:
+    """An operator's word, or a signal: ``what`` is cap or budget; ``facts`` how much and until when."""
+
+    time_s: float
+    what: str
+    facts: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """A run ended, in order or not. ``facts`` are plain values: what it used, and what could not be judged."""
 
@@ -149,7 +201,23 @@ class Finished:
 
 
 Event = (
-    Began | Decided | Seen | Shifted | Observed | Registered | Asked | Progressed | Told | Expired | Proven | Finished
+    Began
+    | Decided
+    | Seen
+    | Shifted
+    | Observed
+    | Registered
+    | Asked
+    | Progressed
+    | Told
+    | Expired
+    | Proven
+    | Led
+    | Ordered
+    | Aimed
+    | Turned
+    | Limited
+    | Finished
 )
 
 _EVENTS = {kind.__name__: kind for kind in get_args(Event)}

@@ -17,9 +17,9 @@ from pydantic import BaseModel, ConfigDict, create_model
 
 from joulewise.core.event import Asked
 from joulewise.core.knob import Setting
+from joulewise.core.plain import plain
 from joulewise.core.series import Platform, Purpose, Recurring
 from joulewise.serve.messages import History, Limit, Names, Points, RunPoint, Series
-from joulewise.serve.plain import plain
 from joulewise.tune.desk import Standing
 
 _PLATFORM = Platform("NVIDIA H200", 1, 700.0)

@@ -17,10 +17,10 @@ from joulewise.core.event import Asked
 from joulewise.core.frontier import Frontier, Point
 from joulewise.core.knob import Setting
 from joulewise.core.measurement import Outcome
+from joulewise.core.plain import built, plain
 from joulewise.core.series import EpochCost, Platform, Recurring
 from joulewise.core.timeline import TimeSource
 from joulewise.serve.messages import LONGEST_TEXT, MOST_NOTES, History, Limit, Names, Points, Series
-from joulewise.serve.plain import built, plain
 from joulewise.serve.wire import TIMEOUT_S, Wire
 from joulewise.tune.desk import LEASE_S, Standing
 from joulewise.tune.series import SeriesSummary, SizeBelief, TrialRecord

@@ -11,10 +11,10 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.exceptions import HTTPException
 
 from joulewise.core.errors import BadSpec
+from joulewise.core.plain import plain
 from joulewise.core.series import Platform
 from joulewise.serve import answers, messages
 from joulewise.serve.desks import Desks
-from joulewise.serve.plain import plain
 from joulewise.serve.problems import Known, NoSuch, documented
 from joulewise.serve.requests import (
     AskBody,

@@ -1,4 +1,4 @@
-"""Frozen dataclasses of plain values as JSON and back, by their own type hints: what the views of a series travel as.
+"""Frozen dataclasses of plain values as JSON and back, by their own type hints: how they travel and are kept.
 
 ``plain`` and ``built`` are inverses for dataclasses whose fields are numbers, text, enums, Settings, other such
 dataclasses, tuples and mappings of them, and None. JSON has no infinite number: such a one travels as None, and comes
