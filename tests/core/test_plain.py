@@ -8,9 +8,9 @@ from joulewise.core.errors import BadSpec
 from joulewise.core.event import Asked, Told
 from joulewise.core.knob import Setting
 from joulewise.core.measurement import Outcome
+from joulewise.core.plain import built, plain
 from joulewise.core.series import EpochCost, Platform, Purpose
 from joulewise.serve.answers import model_of
-from joulewise.core.plain import built, plain
 
 ASKED = Asked(1.5, 3, "r", 8, Platform("x", 2, 9.0), Purpose.EXPLORE, "why", 2.5, "me", "k")
 TOLD = Told(1.5, 3, Outcome.REACHED, 4, 1.0, 2.0, (EpochCost(1.0, 2.0, Setting(sm_mhz=900)),), ("a", "b"))
