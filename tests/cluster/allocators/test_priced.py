@@ -186,3 +186,37 @@ def test_a_power_cap_is_kept_and_nearly_used(share: float) -> None:
     assert said.prices.watt_s > 0
     assert said.gap is not None
     assert said.gap < 0.05
+
+
+def _one_that_runs_on_all(left_s: float, waited_s: float) -> Snapshot:
+    """A job on all 16 GPUs for so long yet, and one of ten seconds that came ``waited_s`` ago and has never run."""
+    ways = toy_ways((1, 2, 4, 8, 16))
+    full = max(ways, key=lambda way: (way.gpus, way.setting["sm_mhz"]))
+    large = Job("large", 0.0, left_s / full.unit_s, ways, 16, way=full, attained_gpu_s=1e4)
+    small = Job("small", 1000.0 - waited_s, 10.0, toy_ways((1,)), 1)
+    return Snapshot(1000.0, (replace(TOY, nodes=2),), (large, small))
+
+
+def test_a_short_job_gets_in_at_once_where_it_would_wait_for_much_longer_than_a_restart_takes() -> None:
+    said = priced()(_one_that_runs_on_all(10_000.0, waited_s=1.0), Budget())
+    assert said.ways["small"].gpus == 1
+    assert said.ways["large"].gpus == 8
+
+
+def test_where_room_comes_soon_a_short_job_gets_in_when_its_wait_would_have_paid_for_the_restart() -> None:
+    asks = [priced()(_one_that_runs_on_all(60.0, waited_s), Budget()) for waited_s in (1.0, 10.0, 30.0, 100.0)]
+    waits = ["small" not in said.ways for said in asks]
+    assert waits == sorted(waits, reverse=True)
+    assert waits[0]
+    assert not waits[-1]
+    # It says when it wants to be asked again, and then lets it in.
+    again_s = asks[0].again_s
+    assert again_s is not None
+    assert "small" in priced()(_one_that_runs_on_all(60.0, again_s - 999.0), Budget()).ways
+
+
+def test_one_that_has_run_already_pays_for_its_own_changes_however_long_it_waits() -> None:
+    seen = _one_that_runs_on_all(60.0, waited_s=900.0)
+    stopped = replace(seen.jobs[1], attained_gpu_s=5.0, restarts=1)
+    said = priced()(replace(seen, jobs=(seen.jobs[0], stopped)), Budget())
+    assert "small" not in said.ways

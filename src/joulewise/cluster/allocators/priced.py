@@ -13,7 +13,8 @@ of now's: when j ends, those that are shorter are gone. With k of N jobs at leas
 speed-ups n^p and no arrivals this grows with k as the exact solution does, heSRPT by Berg, Vesilo and Harchol-Balter),
 of which ``standing`` never goes away, because new jobs keep coming. So a short job is worth more than a long one.
 
-A change of GPU count must pay for its restart (``Terms.patience``). A joule counts with the host's share of a slot, for
+A change of GPU count must pay for its restart (``Terms.patience``); one that makes room for a job that has never run
+may do so by the time that this one does not wait (``_let_in``). A joule counts with the host's share of a slot, for
 a node that empties can be off; GPUs that idle in a node in use cost their own watts alone. ``Budget.energy_j`` raises
 joule_s until what the jobs will draw to their ends fits (with the least for those who wait, where that fits at all);
 ``Budget.power_w`` adds a price of a watt for now. The form and its few numbers were chosen on made-up jobs
@@ -29,7 +30,7 @@ import numpy as np
 
 from joulewise.cluster.allocators.by_ways import ByWays
 from joulewise.cluster.allocators.priced_market import fill_nodes, prices, settle
-from joulewise.cluster.allocators.priced_menu import Card, Floats, Ints, card, menu
+from joulewise.cluster.allocators.priced_menu import Bools, Card, Floats, Ints, card, menu
 from joulewise.cluster.allocators.priced_worth import Terms, Worth
 from joulewise.cluster.milp import Limit, best
 from joulewise.cluster.state import Allocation, Allocator, Budget, Prices, Snapshot, Way
@@ -61,6 +62,8 @@ class Choice:
     joule_s: float
     watt_s: float
     gap: float
+    again_in_s: float | None = None
+    """When this choice would be another though nothing happens; None: never."""
 
 
 # The price of a joule or a watt is sought around that at which the power of a job's smallest offer costs it as much as
@@ -97,7 +100,8 @@ class Decision:
         choice = self.choice()
         names = [kind.name for kind in self._snapshot.kinds]
         gpu_s = {name: float(price) for name, price in zip(names, choice.gpu_s, strict=True)}
-        return Allocation(self._ways(choice), Prices(gpu_s, choice.joule_s, choice.watt_s), choice.gap)
+        again_s = None if choice.again_in_s is None else self._snapshot.now_s + choice.again_in_s
+        return Allocation(self._ways(choice), Prices(gpu_s, choice.joule_s, choice.watt_s), choice.gap, again_s=again_s)
 
     def choice(self) -> Choice:
         """The market at the lowest prices of energy that keep the budget."""
@@ -109,6 +113,7 @@ class Decision:
         if choice.joule_s > self._budget.joule_s or choice.watt_s > 0:
             choice = self._topped_up(choice)
             choice = replace(choice, gap=self._gap(choice))
+        choice = self._let_in(choice)
         if self._terms.polish_s > 0 and choice.gap > self._terms.enough:
             choice = self._polished(choice)
         return choice
@@ -162,12 +167,38 @@ class Decision:
             choice, worth = exact, self.worth(exact, value)
         return replace(choice, gap=min(choice.gap, max(0.0, bound - worth) / bound if bound > 0 else 0.0))
 
-    def _at(self, joule_s: float, watt_s: float, *, changes: bool = True) -> Choice:
-        """The market at given prices of energy."""
+    def _let_in(self, choice: Choice) -> Choice:
+        """Others shrink for jobs that have never run, once that is sure to have been worth the restarts.
+
+        Values are by the second: one that runs for seconds never pays for a restart, and would wait for as long as all
+        others run. So it is let in when the job-seconds that such ones have waited so far, or half of those that they
+        would still wait until somebody ends, are as many as those lost by the restarts. The first is never more than
+        twice what foresight would lose; the half is for those who shrink and want to grow again.
+        """
+        worth = self._worth
+        waited_s = worth.waited_s()
+        shut_out = (choice.offer < 0) & (waited_s > 0)
+        if not shut_out.any() or not (worth.held >= 0).any():
+            return choice
+        tried = self._at(choice.joule_s, choice.watt_s, let_in=shut_out)
+        shut_out &= tried.offer >= 0
+        if not shut_out.any() or self._too_many_joules(tried) or self._too_many_watts(tried):
+            return choice
+        weight, lost_s = float(worth.weight[shut_out].sum()), worth.restarts_s(tried.offer)
+        left_s = lost_s - float(waited_s[shut_out].sum())
+        if left_s <= 0 or weight * worth.spared_s() >= lost_s:
+            return tried
+        return replace(choice, again_in_s=left_s / weight)
+
+    def _at(self, joule_s: float, watt_s: float, *, changes: bool = True, let_in: Bools | None = None) -> Choice:
+        """The market at given prices of energy; without the costs of changes, or so that those in ``let_in`` get in
+        where others may shrink for nothing."""
         worth = self._worth
         expected = worth.expected(joule_s)
         cost_s = worth.cost_s(expected, joule_s)
         paid = worth.changes(expected, joule_s) if changes else None
+        if let_in is not None and paid is not None:
+            paid = worth.let_in(paid, let_in)
         problem, settings = worth.problem(cost_s, joule_s + watt_s, paid)
         gpu_s = prices(problem)
         offer = settle(problem, gpu_s, enough=self._terms.enough)

@@ -18,6 +18,7 @@ from joulewise.cluster.state import Job, Kind, Way
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)

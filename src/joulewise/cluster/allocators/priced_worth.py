@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from joulewise.cluster.allocators.priced_market import Problem
-from joulewise.cluster.allocators.priced_menu import Floats, Ints, Menu
+from joulewise.cluster.allocators.priced_menu import Bools, Floats, Ints, Menu
 from joulewise.cluster.state import Snapshot
 
 
@@ -146,6 +146,36 @@ class Worth:
         if changes is not None:
             best = best - changes
         return Problem(best, menu.gpus, menu.kind, menu.there), setting
+
+    def waited_s(self) -> Floats:
+        """How long each job has waited for its first start, times its weight; 0 for any that has started."""
+        fresh = [job.way is None and not job.restarts and not job.attained_gpu_s for job in self.menu.jobs]
+        age_s = [self._snapshot.now_s - job.submitted_s for job in self.menu.jobs]
+        return np.where(fresh, np.maximum(age_s, 0.0) * self.weight, 0.0)
+
+    def spared_s(self) -> float:
+        """What one that is let in would else wait: half of the time until the first of those who run has ended."""
+        rows = np.flatnonzero(self.held >= 0)
+        return 0.5 * float(self._fast_s[rows, self.held[rows]].min())
+
+    def restarts_s(self, offer: Ints) -> float:
+        """Job-seconds that those lose who run now and would run otherwise."""
+        rows = np.flatnonzero((self.held >= 0) & (offer >= 0))
+        return float((self.weight[rows] * self._change_s[rows, offer[rows]]).sum())
+
+    def let_in(self, paid: Floats, jobs: Bools) -> Floats:
+        """The costs of changes where to fewer GPUs of the same kind costs nothing, and ``jobs`` gain besides what they
+        would else wait (no more than a restart takes of what they have waited), spread over their own time."""
+        menu = self.menu
+        runs = np.flatnonzero(self.held >= 0)
+        at = self.held[runs]
+        fewer = (menu.gpus[runs] < menu.gpus[runs, at][:, None]) & (menu.kind[runs] == menu.kind[runs, at][:, None])
+        free = paid.copy()
+        free[runs] = np.where(fewer, paid[runs, at][:, None], paid[runs])
+        restart_s = float(self._change_s[runs].max())
+        gained_s = np.maximum(np.minimum(self.waited_s()[jobs], restart_s), self.weight[jobs] * self.spared_s())
+        free[jobs] -= gained_s[:, None] / (self._fast_s[jobs] + self._change_s[jobs])
+        return free
 
     def changes(self, gpu_s: Floats, joule_s: float) -> Floats:
         """What changes cost, spread over the time in which they must pay: jobs × offers.
