@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from joulewise.device.discover import find as gpus
     from joulewise.device.hold import hold
     from joulewise.device.lease import Lease
+    from joulewise.frameworks.elastic import elastic
     from joulewise.frameworks.hooks import phase, step
     from joulewise.frameworks.metric import metric, should_stop
     from joulewise.frameworks.pipelining import follow
@@ -29,6 +30,7 @@ __all__ = [
     "Monitor",
     "Setting",
     "__version__",
+    "elastic",
     "follow",
     "gpus",
     "hold",
@@ -44,6 +46,7 @@ _HOMES = {
     "Measurement": ("joulewise.core.measurement", "Measurement"),
     "Monitor": ("joulewise.monitor.window", "Monitor"),
     "Setting": ("joulewise.core.knob", "Setting"),
+    "elastic": ("joulewise.frameworks.elastic", "elastic"),
     "follow": ("joulewise.frameworks.pipelining", "follow"),
     "gpus": ("joulewise.device.discover", "find"),
     "hold": ("joulewise.device.hold", "hold"),

@@ -14,7 +14,7 @@ extrapolates badly (one inter-node size does not tell the next).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import Any
@@ -23,7 +23,7 @@ import numpy as np
 
 from joulewise.cluster.state import Way
 from joulewise.core.errors import BadSpec
-from joulewise.core.frontier import Frontier
+from joulewise.core.frontier import Point
 from joulewise.core.knob import DEFAULT, POWER_LIMIT_W, SM_MHZ, Setting
 from joulewise.model.catalog import GpuModel
 from joulewise.model.throughput import Frame, Spots, iteration_gain, local_batch
@@ -265,15 +265,15 @@ class FittedBelief:
 class FrontierBelief:
     """A job that brings time–energy points of one unit of work per GPU count; its points stand, up to one factor.
 
-    ``frontiers``: GPU count → Frontier (energy over all its GPUs). ``as_setting`` turns a point's setting into a
-    GPU setting where it is not one already (a plan's deadline, say). What is told moves all points by one factor of
-    time and one of energy, once they are off by more than ``tolerance``. All its points are of one ``kind`` of GPUs:
-    points found on one model say nothing of another, and one factor would not hold for both.
+    ``frontiers``: GPU count → Frontier, or more points than its (energy over all its GPUs). ``as_setting`` turns a
+    point's setting into a GPU setting where it is not one already (a plan's deadline, say). What is told moves all
+    points by one factor of time and one of energy, once they are off by more than ``tolerance``. All its points are of
+    one ``kind`` of GPUs: points found on one model say nothing of another, and one factor would not hold for both.
     """
 
     def __init__(
         self,
-        frontiers: Mapping[int, Frontier[Any]],
+        frontiers: Mapping[int, Iterable[Point[Any]]],
         *,
         guess: WorkGuess,
         kind: str = "gpu",
