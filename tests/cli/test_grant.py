@@ -184,3 +184,22 @@ def test_a_user_who_may_not_see_grants_is_told_so_in_words(tmp_path):
         os.seteuid(0)
     assert "are root's to see; use 'sudo', or 'joulewise doctor'" in str(refused.value)
     assert "Errno" not in str(refused.value)
+
+
+def test_a_claim_says_whose_gpus_these_are_and_gives_nothing(grant, tmp_path):
+    code, out, err = grant("add", "--uid", "1000", "--gpu", ONE, "--job", "7", "--claim")
+    assert (code, err) == (0, "")
+    assert f"job 7 of uid 1000 has {ONE}" in out
+    assert "to set nothing" in out
+    ((made,), _) = grants.read(tmp_path / "grants")
+    assert made.claims
+    assert made.knobs == {}
+    assert made.expires_unix_s == pytest.approx(time.time() + 30 * 86400, abs=60)
+    assert grant("remove", "--job", "7")[0] == 0
+
+
+@pytest.mark.parametrize("flags", [[], ["--job", "7", "--knob", "sm_mhz"], ["--job", "7", "--shared"]])
+def test_a_claim_needs_its_job_and_gives_no_knob(grant, flags):
+    code, _, err = grant("add", "--uid", "1000", "--gpu", ONE, "--claim", *flags)
+    assert code == 2
+    assert "--claim gives nothing" in err

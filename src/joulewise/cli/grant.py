@@ -41,6 +41,7 @@ Directory = Annotated[Path, typer.Option("--grants", metavar="DIR", readable=Fal
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 
 _OPEN = 1e6  # above what any hardware has
+_CLAIM_S = 30 * 86400.0  # an epilog takes it back; it ends by itself only where that was lost
 _UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -65,6 +66,14 @@ def add(
     shared: Annotated[
         bool, typer.Option("--shared", help="Holds too while other users' processes run on the GPU, and hits them.")
     ] = False,
+    claim: Annotated[
+        bool,
+        typer.Option(
+            "--claim",
+            help="Give nothing: only say whose GPUs these are, for the agent through which a cluster's scheduler "
+            "sets them. Needs --job; lasts 30d unless --for says otherwise.",
+        ),
+    ] = False,
     name: Annotated[
         str | None, typer.Option(help="What to call it; one of that name is replaced. Default: from job and user.")
     ] = None,
@@ -77,18 +86,23 @@ def add(
     joulewise grant add --uid 1000 --gpu nvml:0-3 --for 2h --knob power_limit_w=300..700
     In a Slurm prolog:
     joulewise grant add --uid $SLURM_JOB_UID --gpu nvml:$SLURM_JOB_GPUS --job $SLURM_JOB_ID
+    The same where the cluster's scheduler sets the clocks, and not the job:
+    joulewise grant add --uid $SLURM_JOB_UID --gpu nvml:$SLURM_JOB_GPUS --job $SLURM_JOB_ID --claim
     """
+    if claim and (job is None or knob or shared):
+        raise BadSpec("--claim gives nothing, so it goes without --knob and --shared; and it needs the --job it is for")
     user = _user(uid)
     if not name:
         name = f"job-{job}-uid-{user}" if job else f"uid-{user}-{secrets.token_hex(4)}"
-    lasting_s = site.load().grant_for_s if lasting is None else _seconds(lasting)
+    unless_said_s = _CLAIM_S if claim else site.load().grant_for_s
+    lasting_s = unless_said_s if lasting is None else _seconds(lasting)
     made = Grant.of(
         {
             "name": name,
             "uid": user,
             "gpus": uuids(gpu),
             "cgroup": cgroup,
-            "knobs": None if not knob else _ranges(knob),
+            "knobs": {} if claim else None if not knob else _ranges(knob),
             "expires_unix_s": time.time() + lasting_s,
             "job": job,
             "shared": shared,
@@ -247,6 +261,10 @@ def _in_words(grant: Grant) -> str:
     where = f" from inside {grant.cgroup}" if grant.cgroup else ""
     shared = ", shared or not," if grant.shared else ""
     gpus = ", ".join(grant.gpus)
+    if grant.claims:
+        return (
+            f"job {grant.job} of uid {grant.uid} has {gpus} until {until} ({format_duration(left_s)}), to set nothing"
+        )
     return f"uid {grant.uid}{where} may set {knobs} on {gpus}{shared} until {until} ({format_duration(left_s)})"
 
 

@@ -19,8 +19,10 @@ from joulewise.cli.gpus import uuids
 from joulewise.cli.leases import Socket, State
 from joulewise.core.errors import BadSpec, NoDaemon
 from joulewise.daemon import grants, site
+from joulewise.daemon.claims import held_for
 from joulewise.daemon.grants import GRANTS, Grant
 from joulewise.daemon.policy import Policy
+from joulewise.daemon.rights import ROOT
 from joulewise.daemon.site import SITE
 from joulewise.device.lease import Ending, Restored
 from joulewise.device.remote_client import DaemonClient
@@ -108,7 +110,7 @@ def restore(
             outcome.daemon = True
             before = daemon.leases() if given else []
             outcome.removed = _removed(directory, job)
-            _ask(daemon, outcome, wanted, None if job is None else given, before)
+            _ask(daemon, outcome, wanted, None if job is None else given, before, job)
     except NoDaemon as error:
         if outcome.daemon:
             raise
@@ -178,16 +180,21 @@ def _ask(
     wanted: frozenset[str] | None,
     given: Collection[Grant] | None,
     before: Iterable[Mapping[str, Any]],
+    job: str | None,
 ) -> None:
-    """Let a living daemon end leases: all, or those on ``wanted`` GPUs, or (not None) those by right of ``given``.
+    """Let a living daemon end leases: all, or those on ``wanted`` GPUs, or (not None) those by right of ``given`` and
+    the one that the node's agent holds for ``job``.
 
-    ``before`` is its list from when the grants were there still: what a lease rests on may have changed since.
+    ``before`` is its list from when the grants were there still: what a lease rests on may have changed since. An agent
+    that takes its lease only now finds the claim gone, and writes nothing.
     """
+    agents = frozenset({ROOT, int(daemon.hello["uid"])})
     rested = {lease["lease"] for lease in before if any(_rests_on(lease, grant) for grant in given or ())}
     for lease in daemon.leases():
         of_job = given is not None and (
             lease["lease"] in rested
             or any(_rests_on(lease, grant) for grant in given)
+            or (job is not None and lease["uid"] in agents and lease["reason"] == held_for(job))
             or (lease["stage"] == OWED and not _granted(given).isdisjoint(lease["gpus"]))
         )
         named = wanted is not None and not wanted.isdisjoint(lease["gpus"])

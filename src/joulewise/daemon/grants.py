@@ -53,6 +53,11 @@ class Grant:
     shared: bool = False
     """Holds too while processes of other users run on the GPU, whose work it then changes."""
 
+    @property
+    def claims(self) -> bool:
+        """Whether it gives its user nothing, and only says that these GPUs are its job's, for the node's agent."""
+        return self.job is not None and self.knobs is not None and not self.knobs
+
     def holds_in(self, cgroups: tuple[str, ...]) -> bool:
         """Whether it is for a process inside these control groups."""
         inside = self.cgroup

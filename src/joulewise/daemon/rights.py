@@ -1,7 +1,8 @@
 """Rights: may this user set these knobs of that GPU, and how far? One pure function of what is known.
 
 Root may set everything that the hardware can. For everybody else each knob is decided by itself: a live grant for it
-comes first, then the first rule of the site that names the user, the GPU and the knob. A grant wants nobody else's
+comes first, then the first rule of the site that names the user, the GPU and the knob; where a job has claimed the
+GPU for the cluster's scheduler, rules give nothing. A grant wants nobody else's
 processes on the GPU, unless it says that it may be shared; a rule wants one of the user's own there besides, unless it
 says that it needs nothing; a GPU that is cut into slices is root's alone. So a yes depends on a look at the GPU, which
 costs milliseconds and is made only where ``decide`` asks for it (NeedsLook).
@@ -93,6 +94,7 @@ def decide(
     reasons: list[str] = []
     used: dict[str, Grant] = {}
     needs: dict[Need, str] = {}  # what must be so on the GPU, and for which knob
+    grants = tuple(grants)
     mine = [grant for grant in grants if grant.uid == asking.uid and asking.gpu in grant.gpus]
     for knob in sorted(asking.knobs):
         choices = space.knobs.get(knob)
@@ -107,6 +109,8 @@ def decide(
             found, because = given.within(choices, default_limit_w), f"grant {grant.name}"
             used[grant.name] = grant
             needs.setdefault("nothing" if grant.shared else "alone", knob)
+        elif claim := next((each for each in grants if each.claims and asking.gpu in each.gpus), None):
+            raise _refused(asking, knob, f"the cluster's scheduler sets the GPUs of job {claim.job}", mine)
         else:
             given, because, need = _ruled(asking, knob, policy, mine)
             found = given.within(choices, default_limit_w)
@@ -173,7 +177,7 @@ def _refused(asking: Asking, knob: str, why: str, mine: Iterable[Grant] = (), *,
     for grant in mine:
         if not grant.holds_in(asking.cgroups):
             why += f"; grant {grant.name} is for control group {grant.cgroup}, where your process is not"
-        elif grant.knobs is not None and knob not in grant.knobs:
+        elif grant.knobs and knob not in grant.knobs:
             why += f"; grant {grant.name} does not name {knob}"
     flag = " --shared" if shared else ""
     return NotPermitted(
