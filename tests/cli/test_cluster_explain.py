@@ -147,7 +147,12 @@ def test_spans_alone_tell_the_course_of_a_job(tmp_path: Path, capsys: pytest.Cap
 @pytest.mark.parametrize(
     ("args", "why"),
     [
-        (("job-0", "--at", "10m"), "say where the decision comes from"),
+        (("job-0", "--at", "10m"), "add --trace FILE or --decisions FILE, or leave it out"),
+        (
+            ("job-0", "--at", "10m", "--trace", "TRACE", "--decisions", "TRACE"),
+            "both say where the decision",
+        ),
+        (("job-0", "--trace", "TRACE", *SMALL), "say at which moment of the simulation: --at 2h"),
         (("job-0", "--at", "10m", "--trace", "TRACE"), "--trace needs --gpu"),
         (("job-0", "--at", "soon", "--trace", "TRACE", *SMALL), "is no time"),
         (("nobody", "--at", "10m", "--trace", "TRACE", *SMALL), "has no job 'nobody'; it begins with job-0"),

@@ -13,6 +13,7 @@ from joulewise.cli.summary import ending
 # Every verb and its flags. Adding one edits this list on purpose.
 SCENE = {"--gpu", "--gpus-per-node", "--host-watts", "--power-off", "--no-power-off", "--warm", "--energy-budget"}
 SCENE |= {"--power-cap", "--fairness", "--load", "--jobs", "--tenant", "--size-error", "--seed"}
+LIVE = {"--server", "--token-file"}
 FLAGS = {
     "run": {"--gpu", "--json", "--record", "--plot", "--interval", "--live", "--no-live", "--set", "--speed"}
     | {"--tune", "--max-slowdown", "--objective", "--dry-run", "--report", "--seed"}
@@ -33,7 +34,19 @@ FLAGS = {
     "sim": {"--gpu", "--speed", "--load", "--couple", "--seed", "--json"},
     "leases": {"--socket", "--state", "--json"},
     "restore": {"--gpu", "--job", "--forget", "--state", "--grants", "--site", "--socket", "--json"},
-    "grant add": {"--uid", "--gpu", "--for", "--job", "--cgroup", "--knob", "--name", "--shared", "--grants", "--json"},
+    "grant add": {
+        "--uid",
+        "--gpu",
+        "--for",
+        "--job",
+        "--cgroup",
+        "--knob",
+        "--name",
+        "--shared",
+        "--claim",
+        "--grants",
+        "--json",
+    },
     "grant list": {"--grants", "--json"},
     "grant remove": {"--job", "--grants", "--json"},
     "stand": {"--gpu", "--end", "--list", "--socket", "--state", "--json"},
@@ -66,8 +79,19 @@ FLAGS = {
     "plan partitions": {"--plot", "--json"},
     "plan xray": {"--gpu", "--sm-mhz", "--power-w", "--max-slowdown", "--seed", "--report", "--plot", "--json"},
     "plan profile": {"--out", "-o", "--json"},
-    "cluster simulate": {"--policy", "--plot", "--out", "-o", "--decisions", "--json"} | SCENE,
-    "cluster explain": {"--at", "--trace", "--decisions", "--policy", "--json"} | SCENE,
+    "cluster simulate": {"--policy", "--plot", "--out", "-o", "--decisions", "--tariff", "--json"} | SCENE,
+    "cluster explain": {"--at", "--trace", "--decisions", "--policy", "--json"} | SCENE | LIVE,
+    "cluster up": {"--engine", "--partition", "--gpu", "--host-watts", "--power-off", "--no-power-off", "--warm"}
+    | {"--policy", "--grace", "--power-cap", "--energy-budget", "--tariff", "--cap-file", "--cap-safe", "--database"}
+    | {"--host", "--port", "--token-file", "--gpus-per-node", "--speed", "--seed"},
+    "cluster submit": {"--name", "--gpus", "--checkpoint", "--least", "--most", "--steps", "--frontier", "--workload"}
+    | {"--batch", "--deadline", "--weight", "--limit", "--engine", "--partition"}
+    | LIVE,
+    "cluster status": {"--json", "--live"} | LIVE,
+    "cluster cap": {"--for", "--ramp"} | LIVE,
+    "cluster budget": LIVE,
+    "cluster cancel": LIVE,
+    "cluster agent": {"--node", "--socket", "--grants", "--state", "--host-watts", "--period"} | LIVE,
     "model train": {"--output", "-o", "--gpu", "--json"},
     "model fit": {"--name", "--output", "-o", "--like", "--sm-max", "--hold", "--starts", "--json"},
     "model list": {"--json"},

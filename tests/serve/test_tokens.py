@@ -64,6 +64,11 @@ def test_a_file_that_is_not_there_or_cannot_be_made_is_said_with_the_way_out(tmp
         (Scope.WRITE, Scope.READ, None),
         (Scope.WRITE, Scope.WRITE, None),
         (Scope.READ, Scope.WRITE, 403),
+        (Scope.AGENT, Scope.AGENT, None),
+        (Scope.WRITE, Scope.AGENT, None),
+        (Scope.AGENT, Scope.READ, 403),
+        (Scope.AGENT, Scope.WRITE, 403),
+        (Scope.READ, Scope.AGENT, 403),
     ],
 )
 def test_who_may_write_may_read_but_not_the_reverse(scope, wanted, status):

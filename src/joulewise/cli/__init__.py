@@ -62,7 +62,7 @@ VERBS = {
     "daemon": Verb("daemon", "daemon", "Hold the leases of this node, for users who may."),
     "serve": Verb("serve", "app", "Offer recurring jobs over HTTP, to clients on any machine."),
     "plan": Verb("plan", "app", "Plan the clocks of one iteration of a pipeline: less energy at the same speed."),
-    "cluster": Verb("cluster", "app", "Share the GPUs and joules of a cluster among its jobs (simulated)."),
+    "cluster": Verb("cluster", "app", "Share the GPUs and joules of a cluster among its jobs."),
     "model": Verb("model", "app", "Fit, list and show the laws of GPU models."),
 }
 

@@ -1,22 +1,40 @@
-"""``joulewise cluster``: GPUs and joules shared among the jobs of a cluster, so far of a simulated one.
+"""``joulewise cluster``: GPUs and joules shared among the jobs of a cluster, a real one or a simulated one.
 
-One file a verb: ``simulate`` plays a trace under policies, ``explain`` says why a job runs as it does.
+One file a verb: ``up`` schedules a live cluster, ``submit``, ``status``, ``cap``, ``budget``, ``explain`` and
+``cancel`` ask it, ``agent`` runs on its nodes; ``simulate`` plays a trace under policies.
 """
 
 from __future__ import annotations
 
 import typer
 
-from joulewise.cli import cluster_explain, cluster_simulate
+from joulewise.cli import (
+    cluster_agent,
+    cluster_cap,
+    cluster_explain,
+    cluster_simulate,
+    cluster_status,
+    cluster_submit,
+    cluster_up,
+)
 
 app = typer.Typer(
     add_completion=False,
     rich_markup_mode="rich",
     no_args_is_help=True,
-    help="Share the GPUs and joules of a cluster among its jobs (simulated).\n\n"
-    "  joulewise cluster simulate trace.csv --gpu 'sim:a100*64' --policy priced --policy tiresias\n\n"
-    "  joulewise cluster explain night-7 --trace trace.csv --gpu 'sim:a100*64' --at 2h",
+    help="Share the GPUs and joules of a cluster among its jobs.\n\n"
+    "  joulewise cluster up --engine sim --gpu 'sim:a100-sxm*32'\n\n"
+    "  joulewise cluster submit --name night-7 --gpus 8 --checkpoint ckpt -- python train.py\n\n"
+    "  joulewise cluster cap 20kW\n\n"
+    "  joulewise cluster simulate trace.csv --gpu 'sim:a100*64' --policy priced --policy tiresias",
 )
 
-app.command("simulate")(cluster_simulate.simulate)
+app.command("up")(cluster_up.up)
+app.command("submit", context_settings={"allow_interspersed_args": False})(cluster_submit.submit)
+app.command("status")(cluster_status.status)
+app.command("cap")(cluster_cap.cap)
+app.command("budget")(cluster_cap.budget)
 app.command("explain")(cluster_explain.explain)
+app.command("cancel")(cluster_submit.cancel)
+app.command("agent")(cluster_agent.agent)
+app.command("simulate")(cluster_simulate.simulate)

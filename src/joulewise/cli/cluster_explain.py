@@ -1,7 +1,7 @@
-"""``joulewise cluster explain``: why a job runs where and how fast it does, or waits, at one moment of a simulation.
+"""``joulewise cluster explain``: why a job runs where and how fast it does, or waits.
 
-Two ways to the moment: simulate again up to it (a simulation is the same every time), or read it from a file that
-``simulate --decisions`` wrote.
+Of a live cluster its scheduler is asked about now. Of a simulation there are two ways to a moment: simulate again up to
+it (a simulation is the same every time), or read it from a file that ``simulate --decisions`` wrote.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from joulewise.cli import cluster_flags as flags
+from joulewise.cli.cluster_live import Server, Token, scheduler
 from joulewise.cli.recur_terms import seconds
 from joulewise.core.errors import BadSpec
 from joulewise.core.units import J_PER_KWH, format_duration
@@ -30,8 +31,11 @@ _PAST = {"start": "started", "resize": "resized", "retune": "retuned", "preempt"
 
 
 def explain(
-    job: Annotated[str, typer.Argument(metavar="JOB", help="Its name in the trace.", show_default=False)],
-    at: Annotated[str, typer.Option(metavar="2h", help="When: time since the first submission; 90s, 30m, 2h, 1d.")],
+    job: Annotated[str, typer.Argument(metavar="JOB", help="Its name.", show_default=False)],
+    at: Annotated[
+        str | None,
+        typer.Option(metavar="2h", help="When, in a simulation: since the first submission; 90s, 30m, 2h."),
+    ] = None,
     trace: Annotated[Path | None, typer.Option(metavar="FILE", help="Simulate this trace up to then.")] = None,
     decisions: Annotated[Path | None, typer.Option(metavar="FILE.jsonl", help="Or read what 'simulate' wrote.")] = None,
     gpu: Annotated[str | None, typer.Option(metavar="SPEC", help="With --trace: 'sim:a100*512'.")] = None,
@@ -48,22 +52,31 @@ def explain(
     host_watts: flags.HostWatts = None,
     power_off: flags.PowerOff = True,
     warm: flags.Warm = 1,
+    server: Server = None,
+    token_file: Token = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, every number in full.")] = False,
 ) -> None:
     """Why a job runs where and how fast it does: the prices, in words.
 
+      joulewise cluster explain night-7
       joulewise cluster explain night-7 --at 2h --trace trace.csv
         --gpu 'sim:a100*64'
       joulewise cluster explain night-7 --at 2h --decisions rounds.jsonl
 
+    Without --trace and --decisions a live scheduler is asked ('cluster up').
     With --trace, give the flags that 'cluster simulate' had: the same flags
     and seed make the same decisions.
     """
-    at_s = 0.0 if at.strip() in ("0", "0s") else seconds("--at", at)
-    if (trace is None) == (decisions is None):
-        raise BadSpec("say where the decision comes from: --trace FILE with --gpu, or --decisions FILE")
-    if decisions is not None:
-        said = _read(decisions, policy, job, at_s)
+    if trace is not None and decisions is not None:
+        raise BadSpec("--trace and --decisions both say where the decision comes from; say one of them")
+    if trace is None and decisions is None:
+        if at is not None:
+            raise BadSpec("--at is a moment of a simulation: add --trace FILE or --decisions FILE, or leave it out")
+        said = _live(job, server, token_file)
+    elif at is None:
+        raise BadSpec("say at which moment of the simulation: --at 2h")
+    elif decisions is not None:
+        said = _read(decisions, policy, job, _moment_s(at))
     else:
         if gpu is None:
             raise BadSpec("--trace needs --gpu; write --gpu 'sim:a100*64'")
@@ -72,7 +85,7 @@ def explain(
         scene = flags.scene(
             trace, gpu, gpus_per_node, host_watts, power_off, warm, load, jobs, tenant, size_error, seed, *limits
         )
-        said = _simulated(scene, policy, fairness, job, at_s)
+        said = _simulated(scene, policy, fairness, job, _moment_s(at))
     from joulewise.cli.plan_views import dumped
 
     if as_json:
@@ -86,6 +99,17 @@ def explain(
         console.print(Text(sentence, style="" if number else "bold"))
     for line in said["about"]:
         console.print(Text(line, style="dim"))
+
+
+def _moment_s(at: str) -> float:
+    return 0.0 if at.strip() in ("0", "0s") else seconds("--at", at)
+
+
+def _live(job: str, server: str | None, token_file: Path | None) -> dict[str, Any]:
+    client = scheduler(server, token_file)
+    why = client.why(job)
+    about = [f"as decided last by the scheduler at {client.url}"]
+    return {"job": job, "policy": None, "time_s": why.time_s, "says": why.says, "about": about}
 
 
 class _Enough(Exception):

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from joulewise.cli.cluster_scene import Limits, Result
 from joulewise.cluster.outcome import Moment, Outcome, Parts
+from joulewise.cluster.tariff import Tariff
 
 Floats = NDArray[np.float64]
 
@@ -47,16 +48,19 @@ class Figures:
     rounds: int
     boots: int
     cpu_s: float
+    cost: float | None = None
+    """Grams or money until the horizon, by the tariff; None without one."""
+    cost_unit: str = ""
 
 
-def figures(results: Sequence[Result], limits: Limits) -> list[Figures]:
+def figures(results: Sequence[Result], limits: Limits, tariff: Tariff | None = None) -> list[Figures]:
     """Of each policy, in order."""
     done = [result for result in results if not result.outcome.unfinished]
     horizon_s = max((result.outcome.ended_s for result in done or results), default=0.0)
-    return [_of(result, limits, horizon_s) for result in results]
+    return [_of(result, limits, horizon_s, tariff) for result in results]
 
 
-def _of(result: Result, limits: Limits, horizon_s: float) -> Figures:
+def _of(result: Result, limits: Limits, horizon_s: float, tariff: Tariff | None) -> Figures:
     outcome = result.outcome
     times_s = [] if outcome.unfinished else [job.jct_s for job in outcome.jobs if job.jct_s is not None]
     series, end_s = _with_tail(outcome, horizon_s)
@@ -78,7 +82,7 @@ def _of(result: Result, limits: Limits, horizon_s: float) -> Figures:
         sum(job.restarts for job in outcome.jobs),
         len(due),
         len(met),
-        _over_budget(series, end_s, limits, result.decided_s),
+        _over_budget(series, end_s, limits, result.decided_s, tariff),
         None if limits.power_w is None else _over(max(moment.watts for moment in series), limits.power_w),
         0.0 if limits.power_w is None else _beyond_s(series, end_s, limits.power_w),
         outcome.makespan_s,
@@ -87,6 +91,8 @@ def _of(result: Result, limits: Limits, horizon_s: float) -> Figures:
         outcome.rounds,
         outcome.boots,
         result.cpu_s,
+        None if tariff is None else tariff.of(_powers(series), horizon_s),
+        "" if tariff is None else tariff.counts,
     )
 
 
@@ -110,12 +116,21 @@ def _with_tail(outcome: Outcome, horizon_s: float) -> tuple[Sequence[Moment], fl
     return [*outcome.series, Moment(outcome.ended_s, 0, outcome.series[-1].nodes, outcome.tail_w)], horizon_s
 
 
-def _over_budget(series: Sequence[Moment], end_s: float, limits: Limits, from_s: float) -> float | None:
+def _powers(series: Sequence[Moment]) -> list[tuple[float, float]]:
+    return [(moment.time_s, moment.watts) for moment in series]
+
+
+def _over_budget(
+    series: Sequence[Moment], end_s: float, limits: Limits, from_s: float, tariff: Tariff | None
+) -> float | None:
     """Of the worst period from the first round on; the last one may be short of its end."""
     if limits.energy_j is None:
         return None
     periods = max(1, ceil((end_s - from_s) / limits.period_s))
     edges = np.array([from_s + limits.period_s * number for number in range(periods + 1)])
+    if tariff is not None:
+        costs = [tariff.of(_powers(series), min(edge, end_s)) for edge in edges]
+        return _over(float(np.diff(costs).max()), tariff.amount(limits.energy_j))
     drawn_j = np.diff(drawn_until(series, end_s, edges))
     return _over(float(drawn_j.max()), limits.energy_j)
 

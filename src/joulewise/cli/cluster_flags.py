@@ -48,6 +48,15 @@ EnergyBudget = Annotated[
 PowerCap = Annotated[
     str | None, typer.Option(metavar="120kW", help="Of the whole cluster, at any time.", rich_help_panel=_LIMITS)
 ]
+Tariff = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="g/kWh or EUR/MWh by the hour: the budget counts these.",
+        rich_help_panel=_LIMITS,
+        show_default=False,
+    ),
+]
 
 Fairness = Annotated[
     float,
@@ -71,12 +80,14 @@ def scene(
     seed: int,
     energy_budget: str | None,
     power_cap: str | None,
+    tariff: Path | None = None,
 ) -> Scene:
     """All flags together. BadSpec for what makes no sense."""
     if load is not None and not 0 < load < 100:
         raise BadSpec(f"--load {load:g} makes no sense; 0.9 means that nine tenths of all GPUs are asked for")
     load_numpy()
     from joulewise.cli.cluster_scene import Limits, set_up
+    from joulewise.cluster.tariff import read_tariff
 
     energy_j, period_s = (
         (None, 86_400.0) if energy_budget is None else read_energy_budget("--energy-budget", energy_budget)
@@ -94,4 +105,5 @@ def scene(
         per_node=gpus_per_node,
         host_w=host_watts,
         warm=warm if power_off else None,
+        tariff=None if tariff is None else read_tariff(tariff),
     )

@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from joulewise.cli.cluster_gpus import Rack
@@ -166,7 +166,7 @@ class Knowledge:
 class OnSeveralKinds:
     """A job that may run on GPUs of several kinds: one belief for each, and one prediction of its size."""
 
-    def __init__(self, beliefs: dict[str, FittedBelief]) -> None:
+    def __init__(self, beliefs: Mapping[str, Belief]) -> None:
         self._beliefs = beliefs
         self._of: tuple[tuple[Way, ...], ...] = ()
         self._ways: tuple[Way, ...] = ()

@@ -49,6 +49,15 @@ class Policy:
     family: str
     make: Callable[[], Allocator]
     terms: Terms | None = None
+    flat: bool = False
+    """Under a budget that counts every joule alike, whatever the tariff says: to compare with."""
+
+
+def flat_besides(policies: Iterable[Policy]) -> list[Policy]:
+    """Each policy, and after it the same one with no regard to the tariff."""
+    return [
+        each for policy in policies for each in (policy, replace(policy, name=f"{policy.name}, no tariff", flat=True))
+    ]
 
 
 def several(names: Iterable[str], *, fairness: float = 0.0) -> list[Policy]:

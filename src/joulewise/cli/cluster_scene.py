@@ -17,6 +17,7 @@ from joulewise.cluster.purse import Purse
 from joulewise.cluster.round import Decision, Round
 from joulewise.cluster.simulator import simulate
 from joulewise.cluster.state import Snapshot
+from joulewise.cluster.tariff import Tariff
 from joulewise.cluster.traces import read_trace
 from joulewise.core.errors import BadSpec
 from joulewise.core.units import format_si, kwh_from_joules
@@ -33,11 +34,11 @@ class Limits:
     period_s: float = 86_400.0
     power_w: float | None = None
 
-    def purse(self) -> Purse | None:
-        """A fresh one; None where nothing is limited."""
+    def purse(self, tariff: Tariff | None = None) -> Purse | None:
+        """A fresh one; None where nothing is limited. ``tariff``: what a joule counts by the hour."""
         if self.energy_j is None and self.power_w is None:
             return None
-        return Purse(energy_j=self.energy_j, period_s=self.period_s, power_w=self.power_w)
+        return Purse(energy_j=self.energy_j, period_s=self.period_s, power_w=self.power_w, weight=tariff)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,8 @@ class Scene:
     """Empty nodes that stay on; None: no node is ever switched off."""
     seed: int
     size_error: float
+    tariff: Tariff | None = None
+    """What a kWh costs by the hour; the energy budget is then in joules of its mean hour."""
 
     @property
     def gpus(self) -> int:
@@ -70,9 +73,15 @@ class Scene:
         return sum(rack.kind.gpus for rack in self.racks)
 
     def play(
-        self, policy: Policy, *, progress: Callable[[int, int], None] | None = None, watch: Watch | None = None
+        self,
+        policy: Policy,
+        *,
+        flat: bool = False,
+        progress: Callable[[int, int], None] | None = None,
+        watch: Watch | None = None,
     ) -> Result:
-        """All jobs under one policy. BadSpec where a budget cannot be kept even with nothing to do."""
+        """All jobs under one policy; ``flat``: as if there were no tariff. BadSpec where a budget cannot be kept even
+        with nothing to do."""
         nodes = None if self.warm is None else NodePower(warm=self.warm)
         first_s: list[float] = []
 
@@ -82,7 +91,7 @@ class Scene:
             if watch is not None:
                 watch(snapshot, decision)
 
-        round_ = Round(policy.make(), nodes=nodes, purse=self.limits.purse())
+        round_ = Round(policy.make(), nodes=nodes, purse=self.limits.purse(None if flat else self.tariff))
         began = time.process_time()
         kinds = [rack.kind for rack in self.racks]
         outcome = simulate(self.knowledge.submissions(), kinds, round_, progress=progress, watch=seen)
@@ -112,7 +121,11 @@ class Scene:
         lines.append(f"sizes are predicted with an error of σ {self.size_error:g} of their logarithm")
         if self.limits.energy_j is not None:
             every = f"{self.limits.period_s / 3600.0:g} h"
-            lines.append(f"energy budget {kwh_from_joules(self.limits.energy_j):,.4g} kWh every {every}")
+            mean = "" if self.tariff is None else " of the tariff's mean hour"
+            lines.append(f"energy budget {kwh_from_joules(self.limits.energy_j):,.4g} kWh{mean} every {every}")
+        if self.tariff is not None:
+            lines.append(f"tariff: {self.tariff.mean:.4g} {self.tariff.words} on average, by the trace's clock as UTC")
+            lines += [f"tariff: {line}" for line in self.tariff.says]
         if self.limits.power_w is not None:
             lines.append(f"power cap {format_si(self.limits.power_w, 'W')} for the whole cluster")
         lines.append("nodes are never switched off" if self.warm is None else f"empty nodes sleep, but for {self.warm}")
@@ -132,6 +145,7 @@ def set_up(
     per_node: int | None = None,
     host_w: float | None = None,
     warm: int | None = 1,
+    tariff: Tariff | None = None,
 ) -> Scene:
     """Read, size, stretch, probe. ``count``: the first so many jobs. BadSpec where the input makes no sense."""
     there = racks(gpu, per_node=per_node, host_w=host_w)
@@ -143,4 +157,4 @@ def set_up(
     if size_error < 0:
         raise BadSpec(f"--size-error {size_error:g} makes no sense; 0 means that sizes are known")
     knowledge = Knowledge(jobs, there, seed, size_error)
-    return Scene(trace.name, there, tuple(jobs), knowledge, limits, warm, seed, size_error)
+    return Scene(trace.name, there, tuple(jobs), knowledge, limits, warm, seed, size_error, tariff)

@@ -27,6 +27,7 @@ def simulate(
     ] = None,
     energy_budget: flags.EnergyBudget = None,
     power_cap: flags.PowerCap = None,
+    tariff: flags.Tariff = None,
     fairness: flags.Fairness = 0.0,
     load: flags.Load = None,
     jobs: flags.Jobs = None,
@@ -82,20 +83,23 @@ def simulate(
         seed,
         energy_budget,
         power_cap,
+        tariff,
     )
     from joulewise.cli import cluster_page, cluster_plot, cluster_table
     from joulewise.cli.cluster_decisions import DecisionsFile
     from joulewise.cli.cluster_figures import figures
-    from joulewise.cli.cluster_policies import several
+    from joulewise.cli.cluster_policies import flat_besides, several
     from joulewise.cli.plan_views import dumped, print_page
 
     policies = several(policy or ["priced"], fairness=fairness)
+    if scene.tariff is not None and scene.limits.energy_j is not None:
+        policies = flat_besides(policies)
     with ExitStack() as stack:
         book = (
             None if decisions is None else stack.enter_context(DecisionsFile(decisions, scene.jobs[0].job.submitted_s))
         )
         results, interrupted = _played(scene, policies, book, quiet=talk(ctx).quiet)
-    found = figures(results, scene.limits)
+    found = figures(results, scene.limits, scene.tariff)
     if results and plot is not None:
         cluster_plot.draw(plot, scene, results, found)
     if results and out is not None:
@@ -138,7 +142,7 @@ def _played(
                     show(name, done, of)
 
                 progress(0, len(scene.jobs))
-                results.append(scene.play(now, progress=progress, watch=watch))
+                results.append(scene.play(now, flat=now.flat, progress=progress, watch=watch))
                 if book is not None:
                     book.end(now.name, results[-1].outcome)
     except KeyboardInterrupt:

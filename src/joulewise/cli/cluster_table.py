@@ -100,6 +100,8 @@ def columns(found: Sequence[Figures]) -> list[tuple[str, list[str]]]:
         ("kWh", [kwh(each.energy_j) for each in found]),
         ("restarts", [f"{each.restarts:,}" for each in found]),
     ]
+    if any(each.cost is not None for each in found):
+        shown.insert(5, ("kg" if found[0].cost_unit == "g" else found[0].cost_unit, [_cost(each) for each in found]))
     if any(each.deadlines for each in found):
         shown.append(("in time", [f"{each.deadlines_met}/{each.deadlines}" for each in found]))
     if any(each.over_budget is not None for each in found):
@@ -124,6 +126,11 @@ def energy_columns(found: Sequence[Figures]) -> list[tuple[str, list[str]]]:
 def _three(value: float) -> str:
     """Three digits, or two decimals where that is fewer."""
     return f"{value:,.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
+
+
+def _cost(of: Figures) -> str:
+    """Kilograms, or money."""
+    return "–" if of.cost is None else _three(of.cost / 1000.0 if of.cost_unit == "g" else of.cost)
 
 
 def _kept(over: float | None) -> str:

@@ -40,7 +40,7 @@ def opened_desk(
     if server is not None:
         from joulewise.serve.client import Client
 
-        yield Client(server, job, token=_token(token_file))
+        yield Client(server, job, token=read_token(token_file))
         return
     from joulewise.store import open_store
 
@@ -54,7 +54,7 @@ def names(database: str | None = None, server: str | None = None, token_file: Pa
     if server is not None:
         from joulewise.serve.client import jobs
 
-        return jobs(server, token=_token(token_file))
+        return jobs(server, token=read_token(token_file))
     from joulewise.store import open_store
 
     with closing(open_store(database)) as store:
@@ -68,7 +68,8 @@ def _refuse_unfit(database: str | None, server: str | None, token_file: Path | N
         raise BadSpec("--token-file is for a server; name it with --server")
 
 
-def _token(file: Path | None) -> str | None:
+def read_token(file: Path | None) -> str | None:
+    """The token of the file that was named, else of the environment, if any. BadSpec for a file that is not there."""
     if file is None:
         return os.environ.get(TOKEN_VARIABLE) or None
     try:

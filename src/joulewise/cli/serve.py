@@ -62,7 +62,7 @@ def serve(
     from joulewise.serve import listen
     from joulewise.store import open_store
 
-    known = _tokens(token_file, no_auth=no_auth)
+    known = known_tokens(token_file, no_auth=no_auth)
     if known is None and not no_auth and not tokens.is_loopback(host):
         raise BadSpec(
             f"--host {host} would let others write without a token; make one with 'joulewise serve token --scope "
@@ -105,7 +105,7 @@ def token(
     say(ctx, f"its hash is in {path}; a server that runs reads it when it is started again")
 
 
-def _tokens(path: Path | None, *, no_auth: bool) -> tuple[Token, ...] | None:
+def known_tokens(path: Path | None, *, no_auth: bool = False) -> tuple[Token, ...] | None:
     """Those of the file that was named, or of the usual one; None where there is none, or none shall be asked for."""
     if no_auth:
         if path is not None:

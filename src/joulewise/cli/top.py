@@ -178,7 +178,7 @@ def _live(watch: Watch, interval_s: float) -> None:
             time.sleep(interval_s)
             console.print(watch.page(console.width))
             watch.refuse_if_all_lost()
-    with _single_keys() as key_within, Live(console=console, screen=True, auto_refresh=False) as live:
+    with single_keys() as key_within, Live(console=console, screen=True, auto_refresh=False) as live:
         key_within(_FIRST_S)
         while True:
             live.update(watch.page(console.width), refresh=True)
@@ -188,7 +188,7 @@ def _live(watch: Watch, interval_s: float) -> None:
 
 
 @contextmanager
-def _single_keys() -> Iterator[Callable[[float], str]]:
+def single_keys() -> Iterator[Callable[[float], str]]:
     """Read keys as they are pressed: gives a function that waits so many seconds for one and returns it or ''."""
     if not sys.stdin.isatty():
         yield _no_key_within

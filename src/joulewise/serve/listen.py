@@ -9,12 +9,17 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from joulewise.core.errors import BadSpec, MissingPart
 
 _GRACE_S = 10
 """What is being answered when we are told to end may be answered for this long; an ask takes milliseconds."""
+_SOON_S = 2
+"""The same for ``serving``: an agent that waits for news gets none any more."""
 
 
 def bound(host: str, port: int) -> socket.socket:
@@ -42,16 +47,33 @@ def url_of(listening: socket.socket) -> str:
 
 def serve(app: Any, listening: socket.socket) -> None:
     """Serve ``app`` until SIGTERM or SIGINT."""
+    _server(app, _GRACE_S).run(sockets=[listening])
+
+
+@contextmanager
+def serving(app: Any, listening: socket.socket) -> Iterator[None]:
+    """Serve ``app`` in a thread while the context lasts; signals stay its user's."""
+    server = _server(app, _SOON_S)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="http", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        thread.join(_SOON_S + 1.0)
+
+
+def _server(app: Any, grace_s: int) -> Any:
     try:
         import uvicorn
     except ImportError as error:
         raise missing(error) from error
     config = uvicorn.Config(
-        app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=_GRACE_S
+        app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=grace_s
     )
-    uvicorn.Server(config).run(sockets=[listening])
+    return uvicorn.Server(config)
 
 
-def missing(error: ImportError) -> MissingPart:
+def missing(error: ImportError, command: str = "joulewise serve") -> MissingPart:
     """What to say when the server's packages are not installed."""
-    return MissingPart(f"'joulewise serve' needs {error.name}; pip install 'joulewise[server]'")
+    return MissingPart(f"'{command}' needs {error.name}; pip install 'joulewise[server]'")

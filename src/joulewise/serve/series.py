@@ -3,18 +3,16 @@
 Whatever a client may get wrong is a problem (4xx) before the desk is asked; what the desk refuses is one too.
 """
 
-from collections.abc import Callable
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request, Response
-from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
-from starlette.exceptions import HTTPException
+from fastapi import APIRouter, Depends, Response
 
 from joulewise.core.errors import BadSpec
 from joulewise.core.plain import plain
 from joulewise.core.series import Platform
 from joulewise.serve import answers, messages
 from joulewise.serve.desks import Desks
+from joulewise.serve.guarded import allowed
 from joulewise.serve.problems import Known, NoSuch, documented
 from joulewise.serve.requests import (
     AskBody,
@@ -32,7 +30,6 @@ from joulewise.serve.requests import (
 from joulewise.serve.tokens import Guard, Scope
 from joulewise.tune.desk import Desk
 
-_BEARER = HTTPBearer(auto_error=False, description="A token that 'joulewise serve token' made.")
 _READING = documented(401, 403, 422, 503)
 _WRITING = documented(401, 403, 413, 422, 503)
 _NO_JOB = documented(404)
@@ -41,7 +38,7 @@ _NO_JOB = documented(404)
 def series_router(desks: Desks, guard: Guard) -> APIRouter:
     """The routes under ``/api/series``."""
     reading, writing = (
-        APIRouter(prefix="/api/series", tags=["series"], dependencies=[Depends(_allowed(guard, scope))], responses=says)
+        APIRouter(prefix="/api/series", tags=["series"], dependencies=[Depends(allowed(guard, scope))], responses=says)
         for scope, says in ((Scope.READ, _READING), (Scope.WRITE, _WRITING))
     )
 
@@ -171,23 +168,6 @@ def series_router(desks: Desks, guard: Guard) -> APIRouter:
     router.include_router(reading)
     router.include_router(writing)
     return router
-
-
-def _allowed(guard: Guard, scope: Scope) -> Callable[..., None]:
-    def allowed(
-        request: Request, _: Annotated[HTTPAuthorizationCredentials | None, Depends(_BEARER)]
-    ) -> None:  # the second only tells the documentation of tokens
-        refused = guard.refuses(
-            scope,
-            authorization=request.headers.get("authorization"),
-            peer=request.client.host if request.client else None,
-            host=request.headers.get("host"),
-        )
-        if refused is not None:
-            headers = {"WWW-Authenticate": "Bearer"} if refused.status == 401 else None
-            raise HTTPException(refused.status, refused.message, headers)
-
-    return allowed
 
 
 def _platform(desk: Desk, query: OfPlatform) -> Platform | None:

@@ -1,8 +1,9 @@
 """Who may ask and tell over HTTP: tokens, of which the server's file keeps only the hashes.
 
-A token is 32 random bytes, so that its plain SHA-256 cannot be guessed back. Whoever may write may read. A file of
-tokens has one a line, ``HASH SCOPE NAME``; empty lines and lines that begin with ``#`` are for people. Without any
-tokens only this machine is served (``Guard``).
+A token is 32 random bytes, so that its plain SHA-256 cannot be guessed back. Whoever may write may do everything; a
+node's agent may report and be told what to hold, and neither read the rest nor change it. A file of tokens has one a
+line, ``HASH SCOPE NAME``; empty lines and lines that begin with ``#`` are for people. Without any tokens only this
+machine is served (``Guard``).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 from joulewise.core.errors import BadSpec, NotKept
 
 FILE = "tokens"
-_LINE = re.compile(r"(?P<hash>[0-9a-f]{64})\s+(?P<scope>read|write)(?:\s+(?P<name>\S.*))?")
+_LINE = re.compile(r"(?P<hash>[0-9a-f]{64})\s+(?P<scope>read|write|agent)(?:\s+(?P<name>\S.*))?")
 _BEARER = re.compile(r"(?i:bearer)\s+(?P<token>[\x21-\x7e]{1,200})\s*")
 
 
@@ -30,6 +31,11 @@ class Scope(StrEnum):
 
     READ = "read"
     WRITE = "write"
+    AGENT = "agent"
+
+
+_GOOD_FOR = {Scope.READ: {Scope.READ}, Scope.WRITE: set(Scope), Scope.AGENT: {Scope.AGENT}}
+"""What a token of a scope may be used for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +69,9 @@ def read(path: Path) -> tuple[Token, ...]:
         match = _LINE.fullmatch(text)
         if match is None:
             # The line itself is not shown: somebody may have put the token there instead of its hash.
-            raise BadSpec(f"line {number} of {path} is not 'HASH read|write NAME'; see 'joulewise serve token --help'")
+            raise BadSpec(
+                f"line {number} of {path} is not 'HASH read|write|agent NAME'; see 'joulewise serve token --help'"
+            )
         found.append(Token(match["hash"], Scope(match["scope"]), match["name"] or ""))
     return tuple(found)
 
@@ -120,8 +128,9 @@ class Guard:
         known = self._known(_hash(match["token"]))
         if known is None:
             return Refused(401, "this token is not known here; see 'joulewise serve token'")
-        if scope is Scope.WRITE and known.scope is not Scope.WRITE:
-            return Refused(403, "this token may only read; make one with 'joulewise serve token --scope write'")
+        if scope not in _GOOD_FOR[known.scope]:
+            can = "may only read" if known.scope is Scope.READ else "is a node agent's and may only report"
+            return Refused(403, f"this token {can}; make one with 'joulewise serve token --scope {scope}'")
         return None
 
     def _known(self, digest: str) -> Token | None:

@@ -34,10 +34,16 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 class Wire:
-    """A server's address, and a token for it."""
+    """A server's address, and a token for it. ``starts``: the command that would be running there."""
 
     def __init__(
-        self, url: str, token: str | None = None, *, timeout_s: float = TIMEOUT_S, time: TimeSource | None = None
+        self,
+        url: str,
+        token: str | None = None,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        time: TimeSource | None = None,
+        starts: str = "joulewise serve",
     ) -> None:
         parts = urllib.parse.urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
@@ -55,6 +61,7 @@ class Wire:
         if token is not None:
             self._headers["Authorization"] = f"Bearer {token}"
         self._timeout_s = timeout_s
+        self._starts = starts
         self._time = time if time is not None else WallTime()
         self._opener = urllib.request.build_opener(_NoRedirect())
 
@@ -87,7 +94,7 @@ class Wire:
             # urllib wraps what happened while connecting; what happens while reading comes as it is.
             why = getattr(error, "reason", None) or error
             raise NotKept(
-                f"{self.url} does not answer: {str(why) or type(why).__name__}; is 'joulewise serve' running there?"
+                f"{self.url} does not answer: {str(why) or type(why).__name__}; is '{self._starts}' running there?"
             ) from error
 
     def _content(self, text: bytes) -> Any:

@@ -1,0 +1,52 @@
+"""Where a live scheduler is, for all verbs that ask one: ``--server``, ``$JOULEWISE_CLUSTER``, else this machine."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from joulewise.cli.plan_amounts import watts
+from joulewise.cli.recur_desk import TOKEN_VARIABLE, read_token
+from joulewise.core.errors import BadSpec
+
+if TYPE_CHECKING:
+    from joulewise.serve.cluster_client import ClusterClient
+
+VARIABLE = "JOULEWISE_CLUSTER"
+_LIVE = "The scheduler"
+_TIMES_S = {"s": 1.0, "min": 60.0, "h": 3600.0}
+
+Server = Annotated[
+    str | None,
+    typer.Option(
+        "--server",
+        metavar="URL",
+        help=f"Where 'cluster up' runs. Default: ${VARIABLE}, else this machine.",
+        rich_help_panel=_LIVE,
+    ),
+]
+Token = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-file", metavar="FILE", help=f"Holds a token for it. Default: ${TOKEN_VARIABLE}.", rich_help_panel=_LIVE
+    ),
+]
+
+
+def scheduler(server: str | None, token_file: Path | None) -> ClusterClient:
+    """The scheduler that was named. BadSpec for an address or a token that is none; nothing is sent yet."""
+    from joulewise.serve.cluster_client import HERE, ClusterClient
+
+    url = server or os.environ.get(VARIABLE) or HERE
+    return ClusterClient(url if "://" in url else f"http://{url}", read_token(token_file))
+
+
+def watts_per_s(flag: str, text: str) -> float:
+    """``"1kW/min"`` in W/s. BadSpec for anything else."""
+    amount, slash, period = (part.strip() for part in text.partition("/"))
+    if not slash or period not in _TIMES_S:
+        raise BadSpec(f"{flag} {text[:40]!r} does not say how fast; write 1kW/min or 50W/s")
+    return watts(flag, amount) / _TIMES_S[period]
