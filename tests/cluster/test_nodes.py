@@ -123,3 +123,14 @@ def test_no_more_nodes_boot_than_the_waiting_and_the_reserve_need_and_none_in_us
 def test_a_reserve_below_nothing_is_refused() -> None:
     with pytest.raises(BadSpec, match="warm reserve of -1"):
         NodePower(warm=-1)
+
+
+def test_nodes_that_die_and_come_change_nothing_for_the_others() -> None:
+    power = NodePower(warm=0)
+    for nodes in (4, 2, 5):
+        kind = replace(TOY, nodes=nodes)
+        floor = Floor(kind)
+        assert power.look(0.0, floor, 0).off == ()
+    said = power.look(break_even_s(TOY) + 1.0, Floor(replace(TOY, nodes=5)), 0)
+    assert len(said.off) == 5
+    assert power.look(break_even_s(TOY) + 2.0, Floor(replace(TOY, nodes=3)), 0).off == (0, 1, 2)

@@ -201,5 +201,46 @@ def test_spread_takes_from_the_emptiest_nodes_and_first_fit_from_the_first() -> 
 
 
 def test_an_unknown_placer_is_refused_with_those_that_there_are() -> None:
-    with pytest.raises(BadSpec, match="'best'; there are buddy, spread, first fit"):
+    with pytest.raises(BadSpec, match="'best'; there are buddy, together, spread, first fit"):
         Floor(TOY, placer="best")  # type: ignore[arg-type]
+
+
+def test_a_job_is_adopted_where_it_is_however_its_gpus_lie_there() -> None:
+    floor = Floor(TOY)
+    assert floor.adopt("large", {0: 8, 2: 8})
+    assert floor.adopt("five", {1: 5})
+    assert floor.adopt("three", {1: 3})
+    assert floor.places == {"large": ((0, 8), (2, 8)), "five": ((1, 5),), "three": ((1, 3),)}
+    assert floor.free == 8
+    assert not floor.adopt("fourth", {1: 1})
+    assert floor.place_of("fourth") == ()
+    floor.shut(3)
+    assert not floor.adopt("fifth", {3: 1})
+
+
+def test_one_that_is_fixed_is_never_moved_to_make_room() -> None:
+    moved = Floor(TOY)
+    fixed = Floor(TOY, placer="together")
+    for floor in (moved, fixed):
+        for node in range(4):
+            assert floor.adopt(f"small{node}", {node: 1}, fixed=floor is fixed)
+    assert moved.repack_for("large", 8) is not None
+    before = fixed.places
+    assert fixed.repack_for("large", 8) is None
+    assert fixed.vacate(0) is None
+    assert fixed.least_used() == []
+    assert fixed.places == before
+    fixed.release("small2")
+    assert fixed.repack_for("large", 8) == ()
+    assert fixed.place_of("large") == ((2, 8),)
+
+
+def test_together_means_on_one_node_or_nowhere() -> None:
+    split, whole = Floor(TOY), Floor(TOY, placer="together")
+    for floor in (split, whole):
+        for node in range(4):
+            assert floor.adopt(f"large{node}", {node: 4}, fixed=True)
+    assert split.place("six", 6) is not None
+    assert whole.place("six", 6) is None
+    assert whole.repack_for("six", 6) is None
+    assert whole.place("four", 4) is not None

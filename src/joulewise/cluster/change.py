@@ -56,7 +56,7 @@ class Change:
         moving = self._compare()
         if not moving:
             return {}
-        if not any(self._grows(name) for name in moving):
+        if not any(self._grows(name) for name in moving) and not any(floor.strict for floor in self._floors.values()):
             return self._place(moving, may_wait_s)[0]
         noted = self._moves
         while True:
@@ -98,7 +98,10 @@ class Change:
         kind = floor.kind
         if floor.used > (floor.busy - 1) * kind.gpus_per_node:
             return  # they would not fit by number
-        node = floor.least_used()[0]
+        candidates = floor.least_used()
+        if not candidates:
+            return
+        node = candidates[0]
         tenants = floor.on_node(node)
         rest_s = [self._rest_s(name) for name in tenants]
         restarts_j = 0.0
@@ -205,7 +208,9 @@ class Change:
         """Place a job by moving others, if their restarts together take at most ``worth_s`` (None: at any cost)."""
         before = floor.saved() if worth_s is not None else None
         moved = floor.repack_for(name, way.gpus)
-        assert moved is not None  # those for whom there is no room by number have been held back
+        if moved is None:
+            # Those for whom there is no room by number have been held back: what is in the way may not be moved.
+            return False
         if before is not None and worth_s is not None:
             lost_s = sum(
                 self._snapshot.costs.of(self._way_now(other).gpus, again=True)

@@ -43,6 +43,16 @@ class _Levels:
     gaps: list[int]
     booted_s: dict[int, float] = field(default_factory=dict)
 
+    def fit(self, nodes: int) -> None:
+        """There are so many nodes now: some died, or came. A new level is as little called for as the one below it."""
+        more = nodes - len(self.below_s)
+        if more > 0:
+            self.below_s += [self.below_s[-1] if self.below_s else None] * more
+            self.gap_s += [0.0] * more
+            self.gaps += [0] * more
+        elif more < 0:
+            del self.below_s[nodes:], self.gap_s[nodes:], self.gaps[nodes:]
+
 
 @dataclass(frozen=True, slots=True)
 class Switching:
@@ -70,7 +80,8 @@ class NodePower:
         """
         kind = floor.kind
         room = kind.nodes if room is None else room
-        known = self._known.setdefault(kind.name, _Levels([None] * kind.nodes, [0.0] * kind.nodes, [0] * kind.nodes))
+        known = self._known.setdefault(kind.name, _Levels([], [], []))
+        known.fit(kind.nodes)
         more = -(-waiting_gpus // kind.gpus_per_node)
         called = min(kind.nodes, floor.busy + more + min(self.warm, room))
         self._remember(known, now_s, called)

@@ -8,8 +8,9 @@ number can be placed after at most one repack (``repack_for``), which moves as l
 Why it exists: fragmentation costs network time and keeps hosts powered for nothing.
 What it is not: a decision who runs (``allocators``), whether a move pays (``round``) or when a node sleeps (``nodes``).
 
-Two other placers are here to be compared with: ``spread`` takes GPUs from the node with most free ones until it has
-enough, ``first fit`` takes the first node that has room, and else whatever is free in order.
+``together`` is ``buddy`` for engines that cannot split a job unevenly (Slurm): what fits in one node lies on one node,
+or nowhere. Two other placers are here to be compared with: ``spread`` takes GPUs from the node with most free ones
+until it has enough, ``first fit`` takes the first node that has room, and else whatever is free in order.
 
 A node's GPUs are the bits of an int: bit i is GPU i, 1 is taken. Nodes with the same bits are equally good, so they are
 kept together by their bits and a choice looks at patterns, of which there are few, and not at nodes.
@@ -29,7 +30,7 @@ from joulewise.core.errors import BadSpec
 Place = tuple[tuple[int, int], ...]
 """Where a job is: (node, how many of its GPUs), by node."""
 
-Placer = Literal["buddy", "spread", "first fit"]
+Placer = Literal["buddy", "together", "spread", "first fit"]
 
 _Taken = dict[int, int]
 """Node → bits."""
@@ -44,6 +45,7 @@ class Saved:
     where: dict[str, _Taken]
     alike: dict[int, list[int]]
     free: int
+    fixed: list[int]
 
 
 class Floor:
@@ -53,7 +55,7 @@ class Floor:
         if placer not in get_args(Placer):
             raise BadSpec(f"no placer is called {placer!r}; there are {', '.join(get_args(Placer))}")
         self.kind = kind
-        self.free = kind.gpus
+        self.free = kind.nodes * kind.gpus_per_node
         """Free GPUs of powered nodes."""
         self.off: set[int] = set()
         self.booting: set[int] = set()
@@ -63,8 +65,13 @@ class Floor:
         self._tenants: list[dict[str, int]] = [{} for _ in range(kind.nodes)]
         self._where: dict[str, _Taken] = {}
         self._alike: dict[int, list[int]] = {0: list(range(kind.nodes))}
+        self._fixed = [0] * kind.nodes  # bits that nobody may move
+        self._together = placer == "together"
+        self.strict = self._together
+        """Whether there may be no place for a job though there are enough free GPUs, even after a repack."""
         self._choose: Callable[[int], _Taken | None] = {
             "buddy": self._buddies,
+            "together": self._buddies,
             "spread": self._spread,
             "first fit": self._first_fit,
         }[placer]
@@ -113,9 +120,10 @@ class Floor:
         return {job: bits.bit_count() for job, bits in self._tenants[node].items()}
 
     def least_used(self) -> list[int]:
-        """Nodes that are neither empty nor full, those with fewest used GPUs first."""
+        """Nodes that are neither empty nor full, nobody on them fixed, those with fewest used GPUs first."""
         partly = [bits for bits in self._alike if 0 < bits < self._whole]
-        return [node for bits in sorted(partly, key=lambda b: (b.bit_count(), b)) for node in self._alike[bits]]
+        by_use = [node for bits in sorted(partly, key=lambda b: (b.bit_count(), b)) for node in self._alike[bits]]
+        return [node for node in by_use if not self._fixed[node]]
 
     # Jobs come and go.
 
@@ -129,31 +137,60 @@ class Floor:
         self._take(job, taken)
         return self.place_of(job)
 
+    def adopt(self, job: str, held: Mapping[int, int], *, fixed: bool = False) -> bool:
+        """Put a job that is not here down where it already is: ``held`` is node → how many GPUs.
+
+        Which GPUs of a node they are is not known and does not matter: jobs are laid out as buddies, so adopt the
+        largest first. ``fixed``: it is never moved to make room. False, and nothing changed, where there is no such
+        room (a node that sleeps, boots, or is taken).
+        """
+        taken: _Taken = {}
+        for node, count in held.items():
+            free = self._whole & ~self._used[node]
+            if node in self.off or node in self.booting or free.bit_count() < count:
+                return False
+            hole = hole_for(self._used[node], binary(count), self._width)
+            taken[node] = lowest(free, count) if hole is None else hole[1]
+        self._take(job, taken)
+        if fixed:
+            self.strict = True
+            for node, bits in taken.items():
+                self._fixed[node] |= bits
+        return True
+
     def release(self, job: str) -> None:
         """Take back all that a job holds; nothing if it is not here."""
         for node, bits in self._where.pop(job, {}).items():
             del self._tenants[node][job]
+            self._fixed[node] &= ~bits
             self._set(node, self._used[node] & ~bits)
             self.free += bits.bit_count()
 
     def repack_for(self, job: str, gpus: int) -> tuple[str, ...] | None:
         """Place a job that is not here, moving others as little as that needs; who was moved, in order.
 
-        None, and nothing changed, if there are not so many free GPUs. Always succeeds otherwise.
+        None, and nothing changed, if there are not so many free GPUs. Always succeeds otherwise, unless some jobs are
+        fixed or jobs must lie together.
         """
         if self.place(job, gpus) is not None:
             return ()
         if gpus > self.free:
             return None
+        before = self.saved() if self.strict else None
         moved: dict[str, None] = {}
         for size in cut(gpus, self._width):
             self._press(job, size, moved)
         moved.pop(job, None)
+        if before is not None and not self._sound((job, *moved)):
+            self.restore(before)
+            return None
         return tuple(moved)
 
     def vacate(self, node: int) -> tuple[str, ...] | None:
         """Move all jobs of a node onto other nodes that are in use; who was moved. None, and nothing changed, if
         they do not all fit there."""
+        if self._fixed[node]:
+            return None
         before = self.saved()
         tenants = sorted(self._tenants[node].items(), key=lambda item: (-item[1].bit_count(), item[0]))
         for job, bits in tenants:
@@ -177,12 +214,13 @@ class Floor:
             {job: dict(taken) for job, taken in self._where.items()},
             {bits: nodes[:] for bits, nodes in self._alike.items()},
             self.free,
+            self._fixed[:],
         )
 
     def restore(self, saved: Saved) -> None:
         """The book as it was; no node's power may have changed since. ``saved`` is used up."""
         self._used, self._tenants, self._where = saved.used, saved.tenants, saved.where
-        self._alike, self.free = saved.alike, saved.free
+        self._alike, self.free, self._fixed = saved.alike, saved.free, saved.fixed
 
     # Nodes come and go.
 
@@ -249,7 +287,7 @@ class Floor:
         if together is not None:
             node, bits = together
             return {**taken, node: bits}
-        if len(pieces) == 1:
+        if len(pieces) == 1 or self._together:
             return None
         for piece in pieces:  # on more nodes than one: still better than waiting
             alone = self._best((piece,), taken)
@@ -258,6 +296,19 @@ class Floor:
             node, bits = alone
             taken[node] = taken.get(node, 0) | bits
         return taken
+
+    def _sound(self, jobs: Iterable[str]) -> bool:
+        """After a repack: nobody fixed lost a GPU, and nobody lies on more nodes than must be, where that matters."""
+        for node, bits in enumerate(self._fixed):
+            if bits & ~self._used[node] or any(self._tenants[node].get(job, 0) & bits for job in jobs):
+                return False
+        if not self._together:
+            return True
+        return all(
+            len(taken) == -(-sum(bits.bit_count() for bits in taken.values()) // self._width)
+            for job in jobs
+            if (taken := self._where.get(job))
+        )
 
     def _best(self, pieces: tuple[int, ...], taken: Mapping[int, int]) -> tuple[int, int] | None:
         """The node, and its bits, that all pieces fit in with the least harm; ``taken``: what is promised already."""
@@ -348,6 +399,8 @@ class Floor:
                 if inside == size or (best is not None and inside > best[0][0]):
                     continue
                 for node in nodes:
+                    if self._fixed[node] & bits:
+                        continue
                     jobs = sum(1 for held in self._tenants[node].values() if held & bits)
                     rank = (inside, jobs, node, first)
                     if best is None or rank < best[0]:

@@ -18,12 +18,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from joulewise.cluster.calm import calm as keep_calm
 from joulewise.cluster.change import Change, Move
 from joulewise.cluster.nodes import NodePower
 from joulewise.cluster.placement import Floor, Placer
 from joulewise.cluster.purse import Purse
+from joulewise.cluster.rigid import keep_rigid
 from joulewise.cluster.state import Allocation, Allocator, Budget, Kind, Snapshot
-from joulewise.cluster.within import keep_within
+from joulewise.cluster.within import clocks_only, keep_within
 
 # How often an allocation is cut back further because its jobs lie in pieces; then nobody runs in this round.
 _CUTS = 8
@@ -46,6 +48,8 @@ class Round:
 
     ``nodes``: when nodes sleep; None: they never do. ``purse``: where each round's budget comes from; None: it is
     ``budget`` in every round. ``placer``: see ``placement``. ``migrate`` False: nobody is moved to empty a node.
+    ``keep_rigid``: running jobs that are not elastic are stopped only where the cap cannot be kept otherwise.
+    ``calm``: under the purse's cap nobody is stopped whom lower clocks can keep running.
     """
 
     def __init__(
@@ -57,6 +61,8 @@ class Round:
         budget: Budget | None = None,
         placer: Placer = "buddy",
         migrate: bool = True,
+        keep_rigid: bool = False,
+        calm: bool = False,
     ) -> None:
         self._allocate = allocate
         self._nodes = nodes
@@ -64,7 +70,14 @@ class Round:
         self._budget = budget or Budget()
         self._placer: Placer = placer
         self._migrate = migrate
+        self.keep_rigid = keep_rigid
+        self._calm = calm
         self._kinds: tuple[tuple[Kind, ...], tuple[Kind, ...]] = ((), ())
+
+    @property
+    def sleeps(self) -> bool:
+        """Whether nodes are switched off when they are not needed."""
+        return self._nodes is not None
 
     def floors(self, kinds: Iterable[Kind]) -> dict[str, Floor]:
         """Empty floors for a cluster, all powered, with this round's placer."""
@@ -74,7 +87,12 @@ class Round:
         """What to do now. ``floors`` holds the jobs that run, and is changed to what is decided."""
         seen = self._as_priced(snapshot)
         budget = self._budget if self._purse is None else self._purse.budget(seen)
-        allocation, change, short = self._change(seen, self._allocate(seen, budget), floors, budget.power_w)
+        wanted = self._allocate(seen, budget)
+        if self._calm and self._purse is not None and self._purse.capped:
+            wanted = keep_calm(seen, budget, self._allocate, wanted)
+        if self.keep_rigid:
+            wanted = keep_rigid(seen, wanted)
+        allocation, change, short = self._change(seen, wanted, floors, budget.power_w)
         if self._nodes is not None and self._migrate:
             for floor in floors.values():
                 if not short.get(floor.kind.name):
@@ -89,6 +107,29 @@ class Round:
             again.append(self._purse.again_s(snapshot.now_s) if snapshot.jobs else None)
         times = [time_s for time_s in again if time_s is not None]
         return Decision(allocation, budget, change.moves(), on, off, min(times, default=None))
+
+    @property
+    def purse(self) -> Purse | None:
+        """Where each round's budget comes from."""
+        return self._purse
+
+    def slow(self, snapshot: Snapshot, floors: Mapping[str, Floor]) -> Decision | None:
+        """A cap has been cut: what clocks alone can do about it, at once. Nobody starts, stops or moves, no node is
+        switched; None where that is not enough, and ``decide`` must. Its result holds until the next round."""
+        seen = self._as_priced(snapshot)
+        budget = self._budget if self._purse is None else self._purse.budget(seen)
+        if budget.power_w is None:
+            return None
+        now = Change(seen, Allocation({job.name: job.way for job in seen.jobs if job.way is not None}), floors)
+        others_w = _draw_w(now, floors) - now.power_w
+        allocation = clocks_only(seen, budget.power_w, others_w)
+        if allocation is None:
+            return None
+        change = Change(seen, allocation, floors)
+        change.make({})
+        if self._purse is not None:
+            self._purse.decided(snapshot, change.power_w, others_w)
+        return Decision(allocation, budget, change.moves())
 
     def _change(
         self, seen: Snapshot, allocation: Allocation, floors: Mapping[str, Floor], power_w: float | None

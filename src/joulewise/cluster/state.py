@@ -85,11 +85,13 @@ class Kind:
     boot_w: float = 1500.0
     top_mhz: float | None = None
     """The SM clock that its GPUs run at where none is set; None: not known."""
+    taken: int = 0
+    """GPUs that cannot be given out: others hold them."""
 
     @property
     def gpus(self) -> int:
-        """Of all its nodes."""
-        return self.nodes * self.gpus_per_node
+        """Of all its nodes, without those that others hold."""
+        return self.nodes * self.gpus_per_node - self.taken
 
     @property
     def empty_node_w(self) -> float:

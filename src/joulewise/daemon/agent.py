@@ -107,8 +107,8 @@ class Agent:
             self._say(f"a scheduler of epoch {declared.epoch} is ignored: epoch {heard.epoch} has taken over")
             return
         before = heard.declared
-        if before is not None and declared.epoch == heard.epoch and declared.number < before.number:
-            return  # it was overtaken on its way
+        if before is not None and declared.epoch == heard.epoch and declared.number <= before.number:
+            return  # it is in force already, or was overtaken on its way
         if before != declared:
             firm = {share.id: heard.firm.get(share.id, DEFAULT) for share in declared.shares}
             firm |= {share.id: share.setting for share in declared.shares if share.firm}

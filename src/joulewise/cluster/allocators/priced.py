@@ -176,8 +176,7 @@ class Decision:
         twice what foresight would lose; the half is for those who shrink and want to grow again.
         """
         worth = self._worth
-        waited_s = worth.waited_s()
-        shut_out = (choice.offer < 0) & (waited_s > 0)
+        shut_out = (choice.offer < 0) & worth.fresh()
         if not shut_out.any() or not (worth.held >= 0).any():
             return choice
         tried = self._at(choice.joule_s, choice.watt_s, let_in=shut_out)
@@ -185,7 +184,7 @@ class Decision:
         if not shut_out.any() or self._too_many_joules(tried) or self._too_many_watts(tried):
             return choice
         weight, lost_s = float(worth.weight[shut_out].sum()), worth.restarts_s(tried.offer)
-        left_s = lost_s - float(waited_s[shut_out].sum())
+        left_s = lost_s - float(worth.waited_s()[shut_out].sum())
         if left_s <= 0 or weight * worth.spared_s() >= lost_s:
             return tried
         return replace(choice, again_in_s=left_s / weight)

@@ -202,7 +202,9 @@ def _fill(problem: Problem, choice: Ints, per_node: Ints | None = None, worth: F
     every = np.arange(len(choice))
     used = problem.used(choice)
     while True:
-        left = problem.there - used if per_node is None else -used % per_node
+        left = problem.there - used
+        if per_node is not None:
+            left = np.minimum(left, -used % per_node)
         if not left.any():
             return
         running = choice >= 0

@@ -147,11 +147,14 @@ class Worth:
             best = best - changes
         return Problem(best, menu.gpus, menu.kind, menu.there), setting
 
+    def fresh(self) -> Bools:
+        """Who has never run."""
+        return np.array([job.way is None and not job.restarts and not job.attained_gpu_s for job in self.menu.jobs])
+
     def waited_s(self) -> Floats:
         """How long each job has waited for its first start, times its weight; 0 for any that has started."""
-        fresh = [job.way is None and not job.restarts and not job.attained_gpu_s for job in self.menu.jobs]
-        age_s = [self._snapshot.now_s - job.submitted_s for job in self.menu.jobs]
-        return np.where(fresh, np.maximum(age_s, 0.0) * self.weight, 0.0)
+        age_s = np.array([self._snapshot.now_s - job.submitted_s for job in self.menu.jobs])
+        return np.where(self.fresh(), np.maximum(age_s, 0.0) * self.weight, 0.0)
 
     def spared_s(self) -> float:
         """What one that is let in would else wait: half of the time until the first of those who run has ended."""

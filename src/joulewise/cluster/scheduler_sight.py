@@ -1,0 +1,180 @@
+"""What a scheduler has before its eyes: engine, agents, book and jobs as last seen, and when it must decide again.
+
+What it is: the one state that the parts of a scheduler share. All of it but the book is rebuilt from what the engine
+and the agents say; while the engine does not answer (``lost``), the last that it showed stands.
+What it is not: a decision (``scheduler_rounds``), an act (``scheduler_acts``) or a limit (``scheduler_watts``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from joulewise.cluster.agents import AgentDesk
+from joulewise.cluster.engine import DONE, Engine, JobSeen, NodeSeen, Order
+from joulewise.cluster.life import Belief
+from joulewise.cluster.queue import Book, Kept
+from joulewise.cluster.scheduler_acts import done
+from joulewise.cluster.scheduler_track import JobRun, NoBelief, Track, found
+from joulewise.cluster.state import Kind
+from joulewise.core.errors import BadSpec, EngineLost
+
+T = TypeVar("T")
+
+
+class Sight:
+    """``step`` is called before and after every effect; ``period_s``: how far apart rounds are at least."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        book: Book,
+        agents: AgentDesk | None,
+        *,
+        kinds: Sequence[Kind],
+        most_gpu_w: Mapping[str, float],
+        believe: Callable[[Order], Belief],
+        now: Callable[[], float],
+        step: Callable[[str], None],
+        period_s: float,
+    ) -> None:
+        self.engine = engine
+        self.book = book
+        self.agents = agents
+        self.kinds = {kind.name: kind for kind in kinds}
+        self.most_gpu_w = dict(most_gpu_w)
+        self.now = now
+        self.step = step
+        self.period_s = period_s
+        self._believe = believe
+        self.tracks: dict[str, Track] = {}
+        self.nodes: tuple[NodeSeen, ...] = ()
+        self.seen: dict[str, JobSeen] = {}
+        self.silent: frozenset[str] = frozenset()
+        """Nodes whose agents say nothing though they should."""
+        self.fresh: set[str] = set()
+        """Nodes that have booted and were not heard of since: nothing has run there yet."""
+        self.lost = ""
+        """Why the engine does not answer; empty: it does."""
+        self.taken = False
+        self.faults: dict[str, str] = {}
+        """What an operator should know, by what it is about."""
+        self.refused: set[tuple[str, int]] = set()
+        self.due_s = math.inf
+        self.last_round_s: float | None = None
+
+    def led(self) -> None:
+        """A new epoch: what was known of jobs is looked up anew, and the engine is taken."""
+        self.tracks.clear()
+        self.taken = False
+        try:
+            self.do("take", lambda: self.engine.take(self.book.epoch))
+            self.taken, self.lost = True, ""
+        except EngineLost as lost:
+            self.lost = str(lost)
+
+    def see(self, now_s: float) -> None:
+        """What the engine shows; the last known while it does not answer."""
+        try:
+            if self.lost and not self.taken:
+                self.do("take", lambda: self.engine.take(self.book.epoch))
+                self.taken = True
+            nodes, jobs = self.engine.nodes(), self.engine.jobs()
+        except EngineLost as lost:
+            self.lost = str(lost)
+            return
+        if self.lost:
+            self.call(now_s)
+        self.lost = ""
+        states = {node.name: (node.state, node.gpus, node.foreign_gpus) for node in self.nodes}
+        if states != {node.name: (node.state, node.gpus, node.foreign_gpus) for node in nodes}:
+            self.call(now_s)
+        for node in nodes:
+            was = states.get(node.name)
+            if node.state in ("off", "booting"):
+                self.fresh.add(node.name)
+            elif node.name in self.fresh and (was is None or self.agents is None or self.agents.heard(node.name)):
+                self.fresh.discard(node.name)
+                self.call(now_s)
+            if node.kind not in self.kinds:
+                known = ", ".join(self.kinds)
+                self.faults[f"node {node.name}"] = (
+                    f"node {node.name} is of kind {node.kind!r}, which is not described; known: {known}"
+                )
+        self.nodes = nodes
+        self.seen = {job.name: job for job in jobs}
+
+    def watch_agents(self, now_s: float) -> None:
+        """Which nodes are silent, and which decisions were refused."""
+        agents = self.agents
+        if agents is None:
+            return
+        silent = frozenset(
+            node.name
+            for node in self.nodes
+            if node.state != "off" and node.name not in self.fresh and agents.silent_s(node.name) > agents.lost_s
+        )
+        if silent != self.silent:
+            self.silent = silent
+            self.call(now_s)
+        by_id = {kept.id: kept for kept in self.book.jobs.values() if not kept.over}
+        for refusal in agents.refusals():
+            key = (refusal.id, refusal.version)
+            kept = by_id.get(refusal.id)
+            if kept is None or key in self.refused:
+                continue
+            self.refused.add(key)
+            if kept.aim is not None and kept.aim.way is not None and kept.aim.version == refusal.version:
+                self.track(kept).refuse(kept.aim.way, now_s)
+                self.call(now_s)
+            name = kept.order.name
+            self.faults[f"refused {name}"] = f"Node {refusal.node} refused its setting: {refusal.why}"
+        for name in [key.removeprefix("refused ") for key in self.faults if key.startswith("refused ")]:
+            followed = self.tracks.get(name)
+            if followed is None or not followed.refuses(now_s):
+                del self.faults[f"refused {name}"]
+
+    def track(self, kept: Kept) -> Track:
+        """What is followed of a job, from where the book left it."""
+        track = self.tracks.get(kept.order.name)
+        if track is None or track.order != kept.order:
+            name = kept.order.name
+            belief: Belief
+            try:
+                belief = self._believe(kept.order)
+                self.faults.pop(f"belief {name}", None)
+            except BadSpec as fault:
+                # One job that cannot be understood must not keep the others from being scheduled.
+                self.faults[f"belief {name}"] = f"job {name} cannot be scheduled: {fault}"
+                belief = NoBelief()
+            track = self.tracks[name] = Track(kept.order, belief, done=kept.done, gpu_s=kept.gpu_s)
+        return track
+
+    def runs(self) -> dict[str, JobRun]:
+        """How every job that is not over counts: what it has, or is on its way to."""
+        runs: dict[str, JobRun] = {}
+        for name, kept in self.book.jobs.items():
+            seen = self.seen.get(name)
+            if kept.over or seen is None or seen.state in DONE or (kept.aim is not None and kept.aim.what == "stop"):
+                continue
+            aim = kept.aim
+            if aim is None or aim.way is None:
+                runs[name] = JobRun()
+            else:
+                way = found(self.track(kept).belief.ways(), aim.way)
+                runs[name] = JobRun(way, dict(aim.place), sure=done(kept, seen))
+        return runs
+
+    def call(self, at_s: float) -> None:
+        """Ask for a round at ``at_s``, or as soon after the last one as may be."""
+        if self.last_round_s is not None:
+            at_s = max(at_s, self.last_round_s + self.period_s)
+        self.due_s = min(self.due_s, at_s)
+
+    def do(self, what: str, effect: Callable[[], T]) -> T:
+        """An effect, between two steps."""
+        self.step(f"before {what}")
+        result = effect()
+        self.step(f"after {what}")
+        return result
