@@ -55,6 +55,11 @@ system:
 	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
 	  && apt-get -qq update && apt-get -qq install -y --no-install-recommends postgresql >/dev/null; } \
 	  || { [ "$$CI" = true ] && exit 1; echo "postgresql could not be installed: its tests will be skipped" >&2; }
+	@for part in slurmctld slurmd squeue slurmdbd munged mariadbd; do command -v $$part >/dev/null || missing=$$part; done; \
+	  [ -z "$$missing" ] || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get -qq update \
+	  && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends \
+	     slurmctld slurmd slurm-client slurm-wlm-basic-plugins slurmdbd munge mariadb-server >/dev/null; } \
+	  || { [ "$$CI" = true ] && exit 1; echo "Slurm could not be installed: its tests will be skipped" >&2; }
 
 format: $(VENV)/dev.done  ## let ruff format and sort
 	$(BIN)/ruff check --fix .

@@ -8,6 +8,8 @@
 # joulewise is not installed and has left nothing.
 
 PATH=/usr/sbin:/usr/bin:/sbin:/bin
+SETTINGS=${JOULEWISE_SETTINGS:-/etc/joulewise/slurm.env} # lines NAME=value: what a site sets differently
+[ -r "$SETTINGS" ] && . "$SETTINGS"
 JOULEWISE=${JOULEWISE:-/opt/joulewise/bin/joulewise}
 STATE=${JOULEWISE_STATE:-/var/lib/joulewise} # where the daemon keeps what was there, and grants: its defaults
 GRANTS=${JOULEWISE_GRANTS:-/run/joulewise/grants}

@@ -157,3 +157,49 @@ def test_what_slurm_says_is_never_run_as_a_command(stage, tmp_path):
     slurmd("epilog.sh", **job(evil, evil))
     assert not trap.exists()
     assert slurmd.grants() == {}
+
+
+def test_where_the_scheduler_sets_clocks_a_job_only_claims_its_gpus(stage, tmp_path):
+    slurmd, uuids, _ = stage
+    settings = tmp_path / "slurm.env"
+    settings.write_text("JOULEWISE_MANAGED=1\n")
+    managed = {"JOULEWISE_SETTINGS": str(settings)}
+    ran = slurmd("prolog.sh", **job("107", "0-1", **managed))
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+    made = slurmd.grants()["slurm-107"]
+    assert (made["job"], made["gpus"], made["knobs"]) == ("107", [uuids[0], uuids[1]], {})
+    assert slurmd("epilog.sh", **job("107", "0-1", **managed)).returncode == 0
+    assert slurmd.grants() == {}
+    ran = slurmd("prolog.sh", **job("108", "0", JOULEWISE_MANAGED="1", JOULEWISE="/nowhere/joulewise"))
+    assert ran.returncode == 0
+    assert "no claim for job 108; it runs, but the scheduler cannot set its GPUs" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("script", "name"), [("suspend.sh", "JOULEWISE_POWER_OFF"), ("resume.sh", "JOULEWISE_POWER_ON")]
+)
+def test_the_power_programs_give_each_node_to_the_sites_own_command(tmp_path, script, name):
+    said = tmp_path / "said"
+    board = tmp_path / "board"
+    board.write_text(f'#!/bin/sh\necho "$@" >> {said}\n[ "$1" != n2 ]\n')
+    hostnames = tmp_path / "scontrol"
+    hostnames.write_text("#!/bin/sh\nprintf 'n1\\nn2\\nn3\\n'\n")
+    for each in (board, hostnames):
+        each.chmod(0o755)
+    text = (SLURM / script).read_text()
+    program = tmp_path / script
+    program.write_text(text.replace("PATH=/usr/sbin", f"PATH={tmp_path}:/usr/sbin"))
+    program.chmod(0o755)
+    settings = tmp_path / "slurm.env"
+    settings.write_text(f"{name}={board}\n")
+
+    def run(**environ):
+        return subprocess.run([program, "n[1-3]"], env=environ, capture_output=True, text=True, timeout=60, check=False)
+
+    ran = run(JOULEWISE_SETTINGS=str(settings))
+    assert said.read_text().split() == ["n1", "n2", "n3"]
+    assert ran.returncode == 1
+    assert f"'{board} n2' failed with 1" in ran.stderr
+    ran = run(JOULEWISE_SETTINGS="/nowhere")
+    assert ran.returncode == 1
+    assert f"{name} names no command in /nowhere; n[1-3] stays as it is" in ran.stderr

@@ -15,10 +15,19 @@ from __future__ import annotations
 import pytest
 
 # Before the suite is imported, so that a failing assertion shows its values in other people's tests too.
-pytest.register_assert_rewrite("joulewise.testing.gpu", "joulewise.testing.journal", "joulewise.testing.lease")
+pytest.register_assert_rewrite(*(f"joulewise.testing.{name}" for name in ("engine", "gpu", "journal", "lease")))
 
+from joulewise.testing.engine import EngineConformance, EngineStage  # noqa: E402
 from joulewise.testing.gpu import GpuConformance, LostGpuConformance  # noqa: E402
 from joulewise.testing.journal import JournalConformance  # noqa: E402
 from joulewise.testing.lease import LeaseConformance, LeaseStage  # noqa: E402
 
-__all__ = ["GpuConformance", "JournalConformance", "LeaseConformance", "LeaseStage", "LostGpuConformance"]
+__all__ = [
+    "EngineConformance",
+    "EngineStage",
+    "GpuConformance",
+    "JournalConformance",
+    "LeaseConformance",
+    "LeaseStage",
+    "LostGpuConformance",
+]

@@ -1,0 +1,206 @@
+"""An ``Order`` as a Slurm job, and back: Slurm is the book of jobs, so everything needed is written into it.
+
+What it is: the words of ``sbatch``, the batch script, and the comment by which a scheduler finds its jobs again:
+``joulewise`` and compact JSON, in the 1,024 characters that Slurm allows. Command, environment and brought points may
+be long, so they lie in a folder of the order's own beside its output (``.joulewise/NAME-…``), which the comment names.
+
+What it is not: trusting. A comment and a folder are their user's to write; what cannot be read is no job of ours, and a
+file that is not the user's own is not opened.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import re
+import shlex
+import stat
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from joulewise.cluster.engine import Order
+from joulewise.core.errors import BadSpec
+from joulewise.core.plain import built, plain
+
+MARK = "joulewise "
+_VERSION = 1
+_LONGEST_COMMENT = 1024  # slurmctld refuses more
+_LONGEST_FILE = 4 << 20
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_APART = frozenset({"command", "directory", "environ", "brought"})
+_DEFAULTS = plain(Order("", (), 0))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Found:
+    """An order as a comment names it. ``digest`` is the same for the same order; ``folder`` may be unreadable."""
+
+    order: Order
+    digest: str
+    folder: Path
+
+
+def check(order: Order, sizes: Sequence[int]) -> None:
+    """BadSpec for an order that no Slurm job can be, on nodes with so many GPUs each (``sizes``)."""
+    if not _NAME.fullmatch(order.name):
+        raise BadSpec(f"job name {order.name!r} is not of letters, digits, '.', '_', '-' (64 at most); rename it")
+    if not order.command:
+        raise BadSpec(f"job {order.name} has no command; write it behind '--'")
+    for name, value in order.environ.items():
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or "\0" in value:
+            raise BadSpec(f"job {order.name}: {name!r} cannot be a variable of the environment; rename it")
+    if any("\0" in word for word in (*order.command, order.directory, order.checkpoint or "")):
+        raise BadSpec(f"job {order.name}: a NUL character is in its command or a path; take it out")
+    if order.gpus not in (fits := possible(sizes)):
+        near = [each for each in fits if each < order.gpus][-1:] + [each for each in fits if each > order.gpus][:1]
+        raise BadSpec(
+            f"job {order.name} asks for {order.gpus} GPUs, which Slurm cannot give evenly: up to one node's GPUs, or "
+            f"whole nodes; nearest that fit: {' or '.join(map(str, near)) or 'none, there are no GPUs'}"
+        )
+
+
+def possible(sizes: Sequence[int]) -> list[int]:
+    """All numbers of GPUs that a job can have on nodes of ``sizes`` GPUs: part of one node, or whole nodes alike."""
+    whole = {each * size for size in set(sizes) for each in range(1, sum(other == size for other in sizes) + 1)}
+    return sorted(set(range(1, max(sizes, default=0) + 1)) | whole)
+
+
+def split(gpus: int, sizes: Sequence[int]) -> tuple[int, int]:
+    """``gpus`` as nodes × GPUs on each, as few nodes as can be. It must be ``possible``."""
+    if gpus <= max(sizes):
+        return 1, gpus
+    size = next(each for each in sorted(set(sizes), reverse=True) if gpus % each == 0)
+    return gpus // size, size
+
+
+def digest(order: Order) -> str:
+    """The same for the same order, different for any other."""
+    return hashlib.sha256(json.dumps(plain(order), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def written(order: Order, now_s: float) -> tuple[Path, str]:
+    """Make the order's folder with its script and its file; the folder, and the comment. BadSpec where that fails.
+
+    ``now_s`` is written as its time of submission where it has none.
+    """
+    mark = digest(order)
+    directory = Path(order.directory or ".").resolve()
+    folder = directory / ".joulewise" / f"{order.name}-{mark}"
+    dated = order if order.submitted_s else dataclasses.replace(order, submitted_s=round(now_s, 3))
+    facts = {key: value for key, value in plain(dated).items() if key not in _APART and value != _DEFAULTS[key]}
+    comment = MARK + json.dumps(
+        {"v": _VERSION, "digest": mark, "folder": str(folder), "order": facts}, separators=(",", ":")
+    )
+    if len(comment.encode()) > _LONGEST_COMMENT:
+        raise BadSpec(
+            f"job {order.name}: its facts take {len(comment.encode())} bytes and Slurm's comment has "
+            f"{_LONGEST_COMMENT}; use shorter paths or names"
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _put(folder / "order.json", json.dumps(plain(dated)))
+        _put(folder / "job.sh", script(order))
+    except OSError as fault:
+        raise BadSpec(
+            f"job {order.name}: {folder} cannot be written ({fault.strerror}); submit from a folder of yours that all "
+            "nodes see"
+        ) from fault
+    return folder, comment
+
+
+def script(order: Order) -> str:
+    """The batch script: one task a node, the order's environment, the command's exit code.
+
+    SIGUSR1 is ignored from the start, and a script that listens to it sets its own handler: one that is asked to save
+    before it listens, or never listens, must not die of it.
+    """
+    exports = [f"export {name}={shlex.quote(value)}" for name, value in order.environ.items()]
+    command = " ".join(map(shlex.quote, order.command))
+    return "\n".join(
+        [
+            "#!/bin/sh",
+            f"# joulewise: {order.name}",
+            *exports,
+            'exec srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 \\',
+            "  --kill-on-bad-exit=1 \\",
+            f'  sh -c \'trap "" USR1; exec "$@"\' sh {command}',
+            "",
+        ]
+    )
+
+
+def words(order: Order, folder: Path, comment: str, nodes: int, gpus: int) -> list[str]:
+    """What is said to ``sbatch``, the script last."""
+    directory = str(Path(order.directory or ".").resolve())
+    limit = [] if order.limit_s is None else [f"--time={max(1, -(-int(order.limit_s) // 60))}"]
+    return [
+        "--parsable",
+        "--hold",
+        "--requeue",
+        "--open-mode=append",
+        f"--job-name={order.name}",
+        f"--comment={comment}",
+        f"--chdir={directory}",
+        f"--output={directory}/{order.name}-%j.out",
+        f"--nodes={nodes}-{nodes}",
+        "--ntasks-per-node=1",
+        f"--gres=gpu:{gpus}",
+        *limit,
+        str(folder / "job.sh"),
+    ]
+
+
+def found(comment: str, uid: int) -> Found | None:
+    """The order that a job's comment names, with what its user's folder adds; None for a job that is none of ours."""
+    if not comment.startswith(MARK):
+        return None
+    try:
+        said = json.loads(comment.removeprefix(MARK))
+        if said["v"] != _VERSION:
+            return None
+        folder, facts = Path(said["folder"]), {**_DEFAULTS, **said["order"]}
+        order = built(Order, facts)
+        if not (isinstance(order.name, str) and _NAME.fullmatch(order.name) and isinstance(order.gpus, int)):
+            return None
+        if order.gpus < 1:
+            return None
+    except (ValueError, KeyError, TypeError, AttributeError, BadSpec):
+        return None
+    rest = _own_file(folder / "order.json", uid)
+    if rest is not None:
+        try:
+            full = built(Order, {**facts, **{key: rest[key] for key in _APART if key in rest}})
+            order = dataclasses.replace(full, command=tuple(map(str, full.command)))
+        except (BadSpec, TypeError, AttributeError):
+            pass  # the comment has all that a scheduler cannot do without
+    return Found(order, str(said["digest"]), folder)
+
+
+def _own_file(path: Path, uid: int) -> Mapping[str, Any] | None:
+    """A user's JSON file. Only a plain file of that user, not a link or a pipe set up for whoever reads it as root."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    with os.fdopen(file, "rb") as opened:
+        seen = os.fstat(file)
+        if not stat.S_ISREG(seen.st_mode) or seen.st_uid != uid or seen.st_size > _LONGEST_FILE:
+            return None
+        try:
+            said = json.loads(opened.read(_LONGEST_FILE))
+        except (OSError, ValueError):
+            return None
+    return said if isinstance(said, dict) else None
+
+
+def _put(path: Path, text: str) -> None:
+    """Write it whole or not at all."""
+    file, beside = tempfile.mkstemp(dir=path.parent)
+    with os.fdopen(file, "w", encoding="utf-8") as opened:
+        opened.write(text)
+    Path(beside).chmod(0o644)
+    Path(beside).rename(path)
