@@ -1,9 +1,10 @@
-"""The cluster floor's four questions, one word each:
+"""The cluster floor's five questions, one word each:
 
     python -m bench.cluster fidelity [--json]                       do the baselines reproduce their published figures?
     python -m bench.cluster models [--json]                         how well are throughput and energy predicted?
     python -m bench.cluster energy --trace FILE… [--json]           how much shorter are jobs at equal energy?
     python -m bench.cluster speed [--json]                          how long does a decision take?
+    python -m bench.cluster cap [--json]                            how soon, and at what cost, is a cap kept?
 
 Each has its own options (``python -m bench.cluster energy --help``) and its own file, ``bench/cluster_<word>.py``.
 """
@@ -14,7 +15,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-QUESTIONS = ("fidelity", "models", "energy", "speed")
+QUESTIONS = ("fidelity", "models", "energy", "speed", "cap")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -19,7 +19,7 @@ from statistics import median, pstdev
 from bench.cluster_energy_loads import Case, Sized
 from bench.cluster_energy_power import gpu_model
 from joulewise.cluster.belief import Fabric, FittedBelief, WorkGuess
-from joulewise.cluster.simulator import Submission
+from joulewise.cluster.simulator import Belief, Submission
 from joulewise.cluster.state import Costs, Way
 from joulewise.core.knob import DEFAULT, Setting
 
@@ -39,7 +39,7 @@ class Wrong:
 class SkewedBelief:
     """A belief whose ways are wrong by fixed factors, and stay so."""
 
-    def __init__(self, belief: FittedBelief, wrong: Wrong) -> None:
+    def __init__(self, belief: Belief, wrong: Wrong) -> None:
         self._belief = belief
         self._wrong = wrong
         self._of: tuple[Way, ...] = ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +17,7 @@ from joulewise.cluster.purse import Purse
 from joulewise.cluster.round import Decision, Round
 from joulewise.cluster.simulator import Submission, simulate
 from joulewise.cluster.state import Allocator, Budget, Kind, Snapshot
+from joulewise.cluster.tariff import Tariff
 from joulewise.core.errors import BadSpec
 from tests.cluster.toys import TOY, ToyTruth, first_come, thrifty, toy_job
 
@@ -98,6 +100,48 @@ def test_between_jobs_days_apart_a_warm_node_stays_on_only_if_the_budget_lasts(k
     assert out.rounds < 40  # of 7,200 minutes
 
 
+NIGHT = Tariff([60.0] * 8 + [160.0] * 8 + [80.0] * 8)
+
+
+@pytest.mark.parametrize("wrong", [(0.8, 1.2), (1.2, 1.2)])
+@pytest.mark.parametrize("policy", [first_come, thrifty])
+@pytest.mark.parametrize("sleeping", [True, False])
+def test_with_a_tariff_the_budget_of_grams_is_never_passed_and_more_is_done_in_cheap_hours(
+    wrong: tuple[float, float], policy: Allocator, sleeping: bool
+) -> None:
+    idle_w = TOY.nodes * (TOY.off_w if sleeping else TOY.empty_node_w)
+    budget_j = 86_400.0 * (idle_w + 0.3 * (FULL_W - idle_w))
+    jobs = queue(1, wrong, jobs=120, every_s=1200.0)
+    used, cheap = {}, {}
+    for name, weight in (("even", None), ("grams", NIGHT)):
+        purse = Purse(energy_j=budget_j, weight=weight)
+        out = simulate(jobs, [TOY], Round(policy, nodes=NodePower() if sleeping else None, purse=purse))
+        assert not out.unfinished
+        moments = [(moment.time_s, moment.watts) for moment in out.series]
+        first_s = math.ceil(out.begun_s / 60.0) * 60.0
+        days = int((out.begun_s + out.makespan_s - first_s) // 86_400.0)
+        assert days >= 1
+        grams = [NIGHT.of(moments, first_s + (at + 1) * 86_400.0) for at in range(-1, days)]
+        used[name] = max(two - one for one, two in pairwise(grams)) / NIGHT.amount(budget_j)
+        whole = out.energy_between_j(first_s, first_s + 86_400.0)
+        dear = out.energy_between_j(first_s + 28_800.0, first_s + 57_600.0)
+        cheap[name] = 1.0 - dear / whole
+    assert 0.9 < used["grams"] <= 1.0
+    assert cheap["grams"] > cheap["even"]
+
+
+def test_another_budget_in_the_middle_of_a_period_counts_what_was_drawn() -> None:
+    purse = Purse(energy_j=8.64e7, swing=1.0)
+    kinds = (replace(TOY, off_w=0.0),)
+    purse.budget(Snapshot(0.0, kinds, (), energy_j=0.0))
+    purse.rebudget(4.32e7, 86_400.0)
+    assert purse.budget(Snapshot(43_200.0, kinds, (), energy_j=2.16e7)).power_w == pytest.approx((0.995 - 0.5) * 1000.0)
+    purse.rebudget(3.6e6, 3600.0)
+    assert purse.budget(Snapshot(43_260.0, kinds, (), energy_j=2.16e7)).power_w == pytest.approx(995.0)
+    purse.rebudget(None, 3600.0)
+    assert purse.budget(Snapshot(43_320.0, kinds, (), energy_j=2.16e7)) == Budget()
+
+
 def test_a_model_wrong_by_twice_does_not_pass_the_budget_either() -> None:
     budget_j = PERIOD_S * 0.3 * FULL_W
     round_ = Round(first_come, nodes=NodePower(), purse=Purse(energy_j=budget_j, period_s=PERIOD_S))
@@ -136,6 +180,21 @@ def test_the_price_of_a_joule_rises_while_too_much_is_drawn_and_falls_to_nothing
 
     assert price_after(0.5) == 0.0
     assert price_after(0.99) < price_after(1.05) < price_after(1.3)
+
+
+def test_towards_the_end_of_a_period_a_price_that_leaves_joules_over_falls_and_is_as_before_in_the_next() -> None:
+    purse = Purse(energy_j=8.64e7)  # 1 kW on average
+    kinds = (replace(TOY, off_w=0.0),)
+    prices: dict[float, float] = {}
+    drawn_j = 0.0
+    for at in range(289 + 12):
+        time_s = 300.0 * at
+        purse.budget(Snapshot(time_s, kinds, (), energy_j=drawn_j))
+        prices[time_s / 3600.0] = purse.price
+        drawn_j += 300.0 * (1300.0 if at < 72 else 850.0)  # a busy morning; then 4 % would be left over
+    assert prices[6.0] > prices[0.0]
+    assert prices[23.0] < 0.8 * prices[20.0] < prices[6.0]
+    assert prices[24.0] > prices[23.0]
 
 
 def test_what_is_left_at_the_end_of_a_period_is_not_carried_over_and_the_next_begins_full() -> None:

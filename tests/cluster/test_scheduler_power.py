@@ -49,6 +49,14 @@ def test_it_never_falls_and_a_counter_that_begins_anew_loses_nothing() -> None:
     assert meter.whole_j == 1100.0 + 50.0 + 8000.0
 
 
+def test_a_counter_that_was_added_up_in_another_order_has_not_begun_anew() -> None:
+    meter = ClusterMeter({}, 0.0)
+    meter.count(0.0, {"a": (report(100.0), 0.0)}, {"a": 0.0})
+    meter.count(1.0, {"a": (report(90_100.0), 0.0)}, {"a": 0.0})
+    meter.count(2.0, {"a": (report(90_100.0 - 1e-9), 0.0)}, {"a": 0.0})
+    assert meter.whole_j == 90_000.0
+
+
 def test_a_node_without_an_agent_is_assumed_and_that_is_remembered() -> None:
     meter = ClusterMeter({}, 0.0)
     meter.count(10.0, {}, {"a": 800.0})

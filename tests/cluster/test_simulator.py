@@ -8,12 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from joulewise.cluster.limits import Limits
 from joulewise.cluster.nodes import NodePower
 from joulewise.cluster.outcome import Outcome
+from joulewise.cluster.purse import Purse
 from joulewise.cluster.round import Decision, Round
 from joulewise.cluster.simulator import Submission, simulate
 from joulewise.cluster.state import Allocation, Budget, Costs, Job, Snapshot, Way
 from joulewise.core.errors import BadSpec
+from joulewise.core.event import Limited
 from joulewise.core.knob import Setting
 from tests.cluster.toys import TOY, ToyBelief, ToyTruth, first_come, toy_job, toy_ways
 
@@ -148,6 +151,59 @@ def test_who_is_never_let_in_is_given_up_and_named() -> None:
     out = simulate([toy_job("a", 0.0, 10.0)], [TOY], Round(nobody), patience_s=86_400.0)
     assert out.unfinished == ("a",)
     assert out.ended_s <= 86_400.0 + 3600.0
+
+
+def capped(jobs: list[Submission], signals: list[Limited], limits: Limits | None = None) -> Outcome:
+    round_ = Round(first_come, purse=Purse())
+    return simulate(jobs, [TOY], round_, limits=limits or Limits(), signals=signals)
+
+
+def watts_at(out: Outcome, time_s: float) -> float:
+    return [moment.watts for moment in out.series if moment.time_s <= time_s][-1]
+
+
+def test_a_cap_that_is_cut_lowers_clocks_in_the_same_moment_and_nothing_else() -> None:
+    jobs = [toy_job(f"j{at}", 0.0, 40_000.0, 8) for at in range(4)]
+    free = as_asked(jobs)
+    full_w = watts_at(free, 1000.0)
+    cap_w = 0.8 * full_w
+    out = capped(jobs, [Limits().cap(1000.5, cap_w, for_s=3600.0)])
+    assert watts_at(out, 1000.4) == full_w
+    assert all(moment.watts <= cap_w for moment in out.series if 1000.5 <= moment.time_s < 4600.5)
+    assert {span.from_s for span in out.spans} >= {0.0, 1000.5}
+    assert all(job.restarts == 0 for job in out.jobs)  # nobody was stopped or resized
+    assert watts_at(out, 4681.0) == full_w  # and faster again at the first round after
+    assert out.jct_s > free.jct_s
+
+
+def test_a_cap_that_clocks_cannot_keep_calls_a_round_at_once() -> None:
+    jobs = [toy_job(f"j{at}", 0.0, 40_000.0, 8) for at in range(4)]
+    cap_w = 4 * TOY.empty_node_w + 2000.0  # all clocks at their lowest still draw more
+    out = capped(jobs, [Limits().cap(1000.5, cap_w)])
+    assert all(moment.watts <= cap_w for moment in out.series if moment.time_s >= 1000.5)
+    assert any(span.to_s == 1000.5 for span in out.spans)
+    assert not out.unfinished
+
+
+def test_on_a_ramp_the_cap_is_never_passed() -> None:
+    limits = Limits(most_w=4 * (800.0 + 8 * 300.0))
+    signal = limits.cap(600.0, 8000.0, for_s=1800.0, ramp_w_per_s=5.0)
+    out = capped([toy_job(f"j{at}", 0.0, 40_000.0, 8) for at in range(4)], [signal], limits)
+    for moment in out.series:
+        cap_w = limits.at(moment.time_s).cap_w
+        assert moment.time_s < 600.0 or cap_w is None or moment.watts <= cap_w + 1e-6
+    assert watts_at(out, 1700.0) <= 8000.0 < watts_at(out, 800.0)
+
+
+def test_a_signal_after_the_last_job_does_not_prolong_the_simulation() -> None:
+    jobs = [toy_job("a", 0.0, 100.0)]
+    out = capped(jobs, [Limits().cap(1e6, 9000.0)])
+    assert out.ended_s == as_asked(jobs).ended_s
+
+
+def test_a_cap_that_changes_needs_a_purse() -> None:
+    with pytest.raises(BadSpec, match="needs a purse"):
+        simulate([toy_job("a", 0.0, 100.0)], [TOY], Round(first_come), limits=Limits())
 
 
 JOBS = st.lists(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulewise.cluster.state import Allocation, Job, Snapshot, Way, cluster_power_w
-from joulewise.cluster.within import keep_within
+from joulewise.cluster.within import clocks_only, keep_within
 from tests.cluster.toys import TOY, toy_ways
 
 MENU = toy_ways()
@@ -71,3 +71,29 @@ def test_the_cap_is_never_passed_unless_nothing_runs_and_nobody_gets_other_gpus(
     for name, way in cut.ways.items():
         assert way.gpus == ways[name].gpus
         assert way.power_w <= ways[name].power_w
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.floats(0.0, 12_000.0), st.floats(0.0, 3000.0))
+def test_clocks_alone_keep_a_cap_or_say_that_they_cannot(power_w: float, others_w: float) -> None:
+    menu = toy_ways((8,))
+    jobs = tuple(Job(f"j{at}", 0.0, 100.0, menu, 8, way=menu[at % 2]) for at in range(4))
+    snapshot = Snapshot(0.0, (TOY,), jobs)
+    lowest_w = others_w + 4 * min(way.power_w for way in menu)
+    slowed = clocks_only(snapshot, power_w, others_w)
+    if slowed is None:
+        assert lowest_w > power_w
+        return
+    assert others_w + slowed.power_w <= power_w
+    for job in jobs:
+        assert job.way is not None
+        assert slowed.ways[job.name].gpus == job.way.gpus
+        assert slowed.ways[job.name].unit_s >= job.way.unit_s  # nobody gets faster
+
+
+def test_where_enough_is_left_clocks_stay_as_they_are() -> None:
+    menu = toy_ways((8,))
+    snapshot = Snapshot(0.0, (TOY,), (Job("a", 0.0, 100.0, menu, 8, way=menu[1]), Job("b", 0.0, 100.0, menu, 8)))
+    slowed = clocks_only(snapshot, 1e6, 0.0)
+    assert slowed is not None
+    assert slowed.ways == {"a": menu[1]}

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from joulewise.cli.cluster_live_setup import Plant
     from joulewise.cluster.scheduler import Scheduler
     from joulewise.cluster.scheduler_status import Status
+    from joulewise.cluster.state import Costs
     from joulewise.core.event import Event
 
 _SERVED, _SPENT, _SIM = "Who may ask", "What it may spend", "With --engine sim"
@@ -51,6 +52,13 @@ def up(
     warm: cluster_flags.Warm = 1,
     policy: Annotated[str, typer.Option(metavar="NAME", help="As 'cluster simulate' names it.")] = "priced",
     grace: Annotated[str, typer.Option(metavar="60s", help="For a script to save, before it is stopped.")] = "60s",
+    round_every: Annotated[
+        str | None, typer.Option("--round", metavar="10s", help="Between two decisions, at least.")
+    ] = None,
+    start: Annotated[
+        str | None, typer.Option(metavar="4s", help="From a start until a job works. Default: more with more GPUs.")
+    ] = None,
+    restart: Annotated[str, typer.Option(metavar="27s", help="What a stop and another start cost beyond.")] = "27s",
     power_cap: Annotated[
         str | None,
         typer.Option(metavar="20kW", help="Until 'cluster cap' says another.", rich_help_panel=_SPENT),
@@ -105,6 +113,9 @@ def up(
             "--scope write' (operators) and '--scope agent' (nodes)"
         )
     grace_s = seconds("--grace", grace)
+    round_s = None if round_every is None else seconds("--round", round_every)
+    start_s = None if start is None else seconds("--start", start)
+    restart_s = seconds("--restart", restart)
     load_numpy()
     from joulewise.cli import cluster_live_setup as setup
     from joulewise.serve import listen
@@ -122,7 +133,9 @@ def up(
         for line in there.says:
             say(ctx, line)
         tell = (lambda _: None) if talk(ctx).quiet else _tell
-        scheduler = _scheduler(there, policy, warm if power_off else None, tariff, cap_file, safe_w, tell)
+        scheduler = _scheduler(
+            there, policy, warm if power_off else None, tariff, cap_file, safe_w, tell, _costs(start_s, restart_s), round_s
+        )
         _begin(ctx, scheduler, cap_w, spent)
         _serve(ctx, scheduler, there, tokens.Guard(known), listening)
 
@@ -135,6 +148,8 @@ def _scheduler(
     cap_file: Path | None,
     safe_w: float | None,
     tell: Callable[[Event], None],
+    costs: Costs,
+    round_s: float | None,
 ) -> Scheduler:
     from joulewise.cli.cluster_live_news import Overheard
     from joulewise.cli.cluster_policies import named
@@ -149,7 +164,7 @@ def _scheduler(
     feed = None if cap_file is None else CapFeed(cap_file, safe_w=safe_w)
     if feed is not None:
         feed.look(there.now(), None)  # one that is silent from the start, with no safe cap, is refused here
-    period_s = max(10.0, there.pace)
+    period_s = max(10.0, there.pace) if round_s is None else round_s
     purse = Purse(weight=None if tariff is None else read_tariff(tariff), round_s=period_s)
     nodes = None if warm is None else NodePower(warm=warm)
     return Scheduler(
@@ -163,10 +178,19 @@ def _scheduler(
         agents=there.desk,
         limits=Limits(idle_w=there.idle_w(sleeps=nodes is not None), most_w=there.most_w, feed=feed),
         purse=purse,
+        costs=costs,
         period_s=period_s,
         watch_s=max(1.0, _PASS_S * there.pace),
         progress=there.progress,
     )
+
+
+def _costs(start_s: float | None, restart_s: float) -> Costs:
+    from joulewise.cluster.state import Costs
+
+    if start_s is None:
+        return Costs(restart_s=restart_s)
+    return Costs(start_s, 0.0, restart_s)
 
 
 def _begin(ctx: typer.Context, scheduler: Scheduler, cap_w: float | None, spent: tuple[float, float] | None) -> None:

@@ -43,12 +43,15 @@ class Energy:
         self._seen_s = seen_s
         self._account_s = account_s
         self._accounted_s = -math.inf
+        self._written: frozenset[str] = frozenset()
+        """Nodes whose meters the book has: what one draws before that is lost with this process."""
         self.meter = ClusterMeter({}, sight.now())
 
     def led(self, now_s: float) -> None:
         """Go on from where the book's meters stood."""
         self.meter = ClusterMeter(self._sight.book.meters_j, now_s)
         self._accounted_s = -math.inf
+        self._written = self.meter.heard
 
     def measure(self, now_s: float, runs: Mapping[str, JobRun]) -> None:
         """Take in what agents and scripts say, and tell beliefs what has been seen for long enough."""
@@ -120,11 +123,22 @@ class Energy:
                     energy[node] = max(energy.get(node, 0.0), sum(job.gpu_j + job.host_j for job in rows))
         return energy
 
+    def gpu_j(self, name: str) -> float:
+        """What a job's GPUs have drawn, as far as agents still tell."""
+        agents, kept = self._sight.agents, self._sight.book.jobs[name]
+        if agents is None or not kept.id:
+            return 0.0
+        reports = [agents.latest(node.name) for node in self._sight.nodes]
+        told = (job for report in reports if report is not None for job in report.jobs)
+        return sum(job.gpu_j for job in told if job.id == kept.id)
+
     def account(self, now_s: float) -> None:
         """Energies into the engine's accounting and the book: at intervals, and for good when a job is over."""
         regular = now_s - self._accounted_s >= self._account_s
         if regular:
             self._accounted_s = now_s
+        if regular or self.meter.heard - self._written:
+            self._written = self.meter.heard
             purse = {} if self._watts.purse is None else self._watts.purse.facts()
             if self._sight.nodes and (purse or self._sight.agents is not None):
                 self._sight.book.turn(now_s, "", "measured", meters_j=self.meter.meters_j(), purse=purse)

@@ -18,6 +18,8 @@ from joulewise.cluster.engine import NodeSeen
 from joulewise.cluster.scheduler_track import JobRun
 from joulewise.cluster.state import Kind, Way
 
+_DUST_J = 0.01
+
 
 def most_w(node: NodeSeen, kind: Kind, gpu_w: float) -> float:
     """The most that a powered node can draw, with ``gpu_w`` for each GPU."""
@@ -75,6 +77,11 @@ class ClusterMeter:
         self._shown_j = max(self._shown_j, self._whole_j + sum(self._ahead.values()))
         return self._shown_j
 
+    @property
+    def heard(self) -> frozenset[str]:
+        """Nodes whose own meters are known."""
+        return frozenset(self._heard)
+
     def meters_j(self) -> dict[str, float]:
         """As the constructor takes them."""
         unheard_j = sum(joules for node, joules in self._ahead.items() if node not in self._heard)
@@ -100,7 +107,9 @@ class ClusterMeter:
                 # What a node drew before it was ever heard of is not this cluster's, but what was assumed since is.
                 self._whole_j += self._ahead.get(node, 0.0)
             else:
-                # A counter that was lost with its node's disk starts from nothing.
-                self._whole_j += report.node_j - before if report.node_j >= before else report.node_j
+                # A counter that was lost with its node's disk starts from nothing; one that is a hair lower was only
+                # added up in another order.
+                lost = report.node_j < before - _DUST_J
+                self._whole_j += report.node_j if lost else max(0.0, report.node_j - before)
             self._heard[node] = report.node_j
             self._ahead[node] = ago_s * (watts if report.power_w is None else report.power_w)

@@ -145,4 +145,5 @@ class Shown:
             order.weight,
             kept.exit_code,
             kept.why or self._sight.faults.get(f"job {order.name}", ""),
+            self._energy.gpu_j(order.name),
         )

@@ -66,6 +66,8 @@ class JobStatus:
     weight: float = 1.0
     exit_code: int | None = None
     why: str = ""
+    gpu_j: float = 0.0
+    """Of ``energy_j``, what its GPUs have drawn, as far as nodes still tell: 0 once its account is closed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,12 +15,18 @@ from math import ceil
 
 from joulewise.cluster.change import Move, same_way
 from joulewise.cluster.life import Belief, Life, Submission, Truth
-from joulewise.cluster.outcome import JobOutcome, Meter, Outcome, Span
+from joulewise.cluster.limits import Limits
+from joulewise.cluster.outcome import JobOutcome, Outcome
 from joulewise.cluster.placement import Floor
 from joulewise.cluster.round import Decision, Round
 from joulewise.cluster.state import Costs, Job, Kind, Snapshot, Way
+from joulewise.cluster.world import ARRIVAL, BOOT, END, LIMIT, ROUND, SEEN, WORK, World
 from joulewise.core.errors import BadSpec
+from joulewise.core.event import Limited
 from joulewise.core.timeline import Loop, VirtualTime
+
+# A cap that moves along a ramp is followed in steps of so many seconds, each at the lowest in it.
+_RAMP_S = 10.0
 
 __all__ = ["Belief", "Submission", "Truth", "simulate"]
 
@@ -36,16 +42,22 @@ def simulate(
     patience_s: float = 7 * 86_400.0,
     progress: Callable[[int, int], None] | None = None,
     watch: Callable[[Snapshot, Decision], None] | None = None,
+    limits: Limits | None = None,
+    signals: Iterable[Limited] = (),
 ) -> Outcome:
     """Run until every job has ended, all that was to be switched off is off, or nothing can happen any more.
 
     ``seen_s``: how long a job must have worked in one way before its belief is told of it. ``patience_s``: how long
     nothing may run, while nobody else is to come, before those who wait are given up. ``progress`` is told how many
-    jobs have ended, of how many; ``watch`` of every round. BadSpec for a job that asks for more than any kind has.
+    jobs have ended, of how many; ``watch`` of every round. ``limits``: a cap that changes with time, kept by the
+    round's purse; ``signals`` are heard when their time comes, and not before. Where the cap falls, clocks fall in the
+    same moment if that is enough, and else there is a round. BadSpec for a job that asks for more than any kind has.
     """
     jobs = sorted(submissions, key=lambda job: job.submitted_s)
     _check(jobs, kinds)
     simulation = _Simulation(jobs, tuple(kinds), round_, costs, period_s, seen_s, patience_s, progress, watch)
+    if limits is not None:
+        simulation.limit(limits, sorted(signals, key=lambda signal: signal.time_s))
     return VirtualTime(simulation.meter.time_s).run(simulation.loop())
 
 
@@ -65,13 +77,6 @@ def _check(jobs: Sequence[Submission], kinds: Sequence[Kind]) -> None:
         if job.name in names:
             raise BadSpec(f"two jobs are called {job.name!r}; names must differ")
         names.add(job.name)
-
-
-# What happens at the same moment happens in this order: what frees before what asks, and the round last.
-_END, _BOOT, _ARRIVAL, _WORK, _SEEN, _ROUND = range(6)
-
-_Event = tuple[float, int, int, Life | tuple[str, int] | None, int]
-"""Time, rank, number (so that equal ones keep their order), about whom, of which span."""
 
 
 class _Simulation:
@@ -94,47 +99,61 @@ class _Simulation:
         self._floors: dict[str, Floor] = round_.floors(kinds)
         self._costs = costs
         self._period_s = period_s
-        self._seen_s = seen_s
         self._patience_s = patience_s
         self._progress = progress
         self._watch = watch
         self._lives = [Life(job) for job in jobs]
         self._ended: dict[str, float] = {}
         self._active: dict[str, Life] = {}
-        self._running = 0
         self._to_come = len(jobs)
-        self._events: list[_Event] = []
-        self._number = 0
         self._next_round_s: float | None = None
         self._alive_s = self._begun_s = jobs[0].submitted_s if jobs else 0.0
         self._rounds = self._boots = 0
-        self._spans: list[Span] = []
-        self.meter = Meter(self._begun_s)
+        self._world = World(self._begun_s, tuple(self._floors.values()), seen_s)
+        self.meter = self._world.meter
         for life in self._lives:
-            self._plan(life.submission.submitted_s, _ARRIVAL, life)
-        self._nodes_changed()
+            self._world.plan(life.submission.submitted_s, ARRIVAL, life)
+        self._world.nodes_changed()
+        self._limits: Limits | None = None
+        self._signals: list[Limited] = []
+
+    def limit(self, limits: Limits, signals: list[Limited]) -> None:
+        """Keep a cap that changes with time."""
+        if self._round.purse is None:
+            raise BadSpec("a cap that changes with time needs a purse that keeps it; give the round one")
+        self._limits, self._signals = limits, signals
+        for signal in signals:
+            self._world.plan(max(signal.time_s, self._begun_s), LIMIT, None)
+        self._world.plan(self._begun_s, LIMIT, None)
 
     def loop(self) -> Loop[Outcome]:
         """Let it all happen, one moment after the other."""
-        events, meter = self._events, self.meter
+        events, meter = self._world.events, self.meter
         while events:
             time_s, rank, _, about, span = heapq.heappop(events)
             if isinstance(about, Life) and span != about.span:
                 continue
-            if rank == _ROUND and time_s != self._next_round_s:
+            if rank == ROUND and time_s != self._next_round_s:
                 continue
+            if rank == LIMIT and not self._active and not self._to_come:
+                continue  # nobody is left whom it could concern
             if self._given_up(time_s):
                 break
             if time_s > meter.time_s:
                 yield time_s - meter.time_s
                 meter.advance(time_s)
-            if rank == _ROUND:
+            if rank == ROUND:
                 self._decide(time_s)
+            elif rank == LIMIT:
+                self._relimit(time_s)
             elif isinstance(about, Life):
-                _AT[rank](self, about, time_s)
+                if rank == WORK:
+                    self._world.work(about, time_s)
+                else:
+                    _AT[rank](self, about, time_s)
             elif about is not None:
                 self._floors[about[0]].booted(about[1])
-                self._nodes_changed()
+                self._world.nodes_changed()
                 self._call(time_s)
         return self._outcome()
 
@@ -149,14 +168,6 @@ class _Simulation:
         else:
             self._ended[life.submission.name] = time_s
 
-    def _work(self, life: Life, time_s: float) -> None:
-        """A job has started up and works from now on."""
-        self.meter.watts.starts -= life.start_w
-        self.meter.watts.jobs += life.watts
-        life.works = True
-        self._note()
-        self._plan(time_s + self._seen_s, _SEEN, life)
-
     def _see(self, life: Life, time_s: float) -> None:
         """A job has worked in one way for long enough; if that changes what is believed of it, that is news."""
         assert life.way is not None
@@ -168,13 +179,13 @@ class _Simulation:
     def _end(self, life: Life, time_s: float) -> None:
         assert life.way is not None
         name = life.submission.name
-        self._stop(life, time_s)
+        self._world.stop(life, time_s)
         self._floors[life.way.kind].release(name)
         life.way = None
         life.done = life.submission.work
         del self._active[name]
         self._ended[name] = time_s
-        self._nodes_changed()
+        self._world.nodes_changed()
         self._call(time_s)
         if self._progress is not None:
             self._progress(len(self._ended), len(self._lives))
@@ -188,23 +199,57 @@ class _Simulation:
             at_s = self.meter.time_s
         if self._next_round_s is None or at_s < self._next_round_s:
             self._next_round_s = at_s
-            self._plan(at_s, _ROUND, None)
+            self._world.plan(at_s, ROUND, None)
+
+    def _relimit(self, now_s: float) -> None:
+        """The cap has changed, or is about to: down at once, by clocks if they are enough; up in the next round."""
+        assert self._limits is not None
+        while self._signals and self._signals[0].time_s <= now_s:
+            self._limits.hear(self._signals.pop(0))
+        next_s = self._limits.at(now_s).next_s
+        if next_s is not None:
+            self._world.plan(max(next_s, now_s + _RAMP_S), LIMIT, None)
+        if self._keep_cap(now_s) and self._active:
+            snapshot = self._snapshot(now_s)
+            decision = self._round.slow(snapshot, self._floors)
+            if decision is None:
+                self._decide(now_s)
+            else:
+                self._bring_about(decision, now_s, snapshot)
+        if self._active:
+            self._call(now_s)
+
+    def _keep_cap(self, now_s: float) -> bool:
+        """Hand the cap to the purse; whether it is lower than before. On a ramp that is the lowest until the next
+        look."""
+        purse = self._round.purse
+        if self._limits is None or purse is None:
+            return False
+        purse.rebudget(self._limits.energy_j, self._limits.period_s)
+        before_w, purse.power_w = purse.power_w, self._limits.lowest_w(now_s, now_s + _RAMP_S)
+        return purse.power_w is not None and (before_w is None or purse.power_w < before_w)
+
+    def _snapshot(self, now_s: float) -> Snapshot:
+        jobs = tuple(self._shown(life, now_s) for life in self._active.values())
+        return Snapshot(now_s, self._kinds, jobs, self._costs, self.meter.joules.whole)
 
     def _decide(self, now_s: float) -> None:
         self._next_round_s = None
+        self._keep_cap(now_s)
+        snapshot = self._snapshot(now_s)
+        self._bring_about(self._round.decide(snapshot, self._floors), now_s, snapshot)
+
+    def _bring_about(self, decision: Decision, now_s: float, snapshot: Snapshot) -> None:
         self._rounds += 1
-        jobs = tuple(self._shown(life, now_s) for life in self._active.values())
-        snapshot = Snapshot(now_s, self._kinds, jobs, self._costs, self.meter.joules.whole)
-        decision = self._round.decide(snapshot, self._floors)
         if self._watch is not None:
             self._watch(snapshot, decision)
         for move in decision.moves:
             self._carry_out(move, now_s)
         for name, node in decision.power_on:
             self._boots += 1
-            self._plan(now_s + self._kind[name].boot_s, _BOOT, (name, node))
+            self._world.plan(now_s + self._kind[name].boot_s, BOOT, (name, node))
         if decision.moves or decision.power_on or decision.power_off:
-            self._nodes_changed()
+            self._world.nodes_changed()
         if decision.again_s is not None:
             # Not in this round again; a hair of rounding must not make it so.
             self._call(max(decision.again_s, now_s + self._period_s / 2))
@@ -249,76 +294,21 @@ class _Simulation:
         works_at_s = 0.0
         if life.way is not None:
             works_at_s = life.ready_s
-            self._stop(life, now_s)
-        life.way = move.way
+            self._world.stop(life, now_s)
         if move.way is None:
+            life.way = None
             return
-        self._running += 1
-        again = life.started_s is not None
-        if life.started_s is None:
-            life.started_s = now_s
-        life.kind = self._kind[move.way.kind]
-        life.nodes = len(move.place)
-        life.unit_s, unit_j = life.submission.truth.unit(move.way, life.nodes)
-        life.watts = unit_j / life.unit_s
-        life.since_s = now_s
         if move.what == "retune":
-            life.ready_s = works_at_s
+            ready_s = works_at_s
         else:
-            life.ready_s = now_s + self._costs.of(move.way.gpus, again=again)
+            again = life.started_s is not None
+            ready_s = now_s + self._costs.of(move.way.gpus, again=again)
             life.restarts += again
-        life.works = life.ready_s <= now_s
-        if not life.works:
-            self.meter.watts.starts += life.start_w
-            self._plan(life.ready_s, _WORK, life)
-        else:
-            self.meter.watts.jobs += life.watts
-            self._plan(now_s + self._seen_s, _SEEN, life)
-        left = max(0.0, life.submission.work - life.done)
-        self._plan(max(now_s, life.ready_s) + left * life.unit_s, _END, life)
-
-    def _stop(self, life: Life, time_s: float) -> None:
-        """A job's span ends: by its end, a preemption or any other move."""
-        assert life.way is not None
-        if life.works:
-            self.meter.watts.jobs -= life.watts
-        else:
-            self.meter.watts.starts -= life.start_w
-        self._running -= 1
-        if not self._running:  # no dust of rounding stays behind
-            self.meter.watts.jobs = self.meter.watts.starts = 0.0
-        start_s = max(0.0, min(time_s, life.ready_s) - life.since_s)
-        way = life.way
-        name = life.submission.name
-        if time_s > life.since_s:
-            self._spans.append(Span(name, life.since_s, time_s, way.gpus, life.nodes, way.setting, way.kind, start_s))
-        life.close(time_s)
-
-    # The book.
-
-    def _plan(self, time_s: float, rank: int, about: Life | tuple[str, int] | None) -> None:
-        self._number += 1
-        span = about.span if isinstance(about, Life) else 0
-        heapq.heappush(self._events, (time_s, rank, self._number, about, span))
-
-    def _nodes_changed(self) -> None:
-        watts = self.meter.watts
-        watts.idle = watts.hosts = watts.sleeping = watts.boots = 0.0
-        for floor in self._floors.values():
-            kind = floor.kind
-            watts.idle += floor.free * kind.idle_gpu_w
-            watts.hosts += floor.on * kind.host_w
-            watts.sleeping += len(floor.off) * kind.off_w
-            watts.boots += len(floor.booting) * kind.boot_w
-        self._note()
-
-    def _note(self) -> None:
-        floors = self._floors.values()
-        self.meter.note(sum(floor.used for floor in floors), sum(floor.on for floor in floors))
+        self._world.begin(life, move.way, self._kind[move.way.kind], len(move.place), now_s, ready_s)
 
     def _given_up(self, time_s: float) -> bool:
         """Nobody is to come, nobody runs, and those who wait have waited in vain for too long."""
-        idle = self._active and not self._running and not self._to_come
+        idle = self._active and not self._world.running and not self._to_come
         return bool(idle) and time_s - self._alive_s > self._patience_s
 
     def _outcome(self) -> Outcome:
@@ -345,13 +335,12 @@ class _Simulation:
             self._boots,
             self.meter.watts.whole,
             self.meter.series,
-            self._spans,
+            self._world.spans,
         )
 
 
 _AT: dict[int, Callable[[_Simulation, Life, float], None]] = {
-    _END: _Simulation._end,
-    _ARRIVAL: _Simulation._arrive,
-    _WORK: _Simulation._work,
-    _SEEN: _Simulation._see,
+    END: _Simulation._end,
+    ARRIVAL: _Simulation._arrive,
+    SEEN: _Simulation._see,
 }

@@ -1,12 +1,15 @@
 """Under a cap of watts whatever a policy said: lower clocks first, then fewer jobs, then none.
 
 What it is: the last check of an allocation before it is carried out. A policy should keep the cap itself, and then
-nothing changes here; one that does not, or cannot, fails closed. What it is not: a good way to share watts among jobs
-(``allocators`` know what a job is worth; this knows only how much each would slow down).
+nothing changes here; one that does not, or cannot, fails closed. And what can be done at once when a cap is cut: clocks
+alone (``clocks_only``), which need no policy and no restart.
+What it is not: a good way to share watts among jobs (``allocators`` know what a job is worth; this knows only how much
+each would slow down).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from joulewise.cluster.state import Allocation, Job, Snapshot, Way, cluster_power_w
@@ -31,7 +34,28 @@ def keep_within(snapshot: Snapshot, allocation: Allocation, power_w: float) -> A
     while frugal and cluster_power_w(snapshot, Allocation(frugal)) > power_w:
         del frugal[leaving.pop()]
     order = [name for name in allocation.ways if name in frugal]
-    return replace(allocation, ways=_fastest(snapshot, order, menus, frugal, power_w))
+
+    def fits(ways: dict[str, Way]) -> bool:
+        return cluster_power_w(snapshot, Allocation(ways)) <= power_w
+
+    return replace(allocation, ways=_fastest(order, menus, frugal, fits))
+
+
+def clocks_only(snapshot: Snapshot, power_w: float, others_w: float) -> Allocation | None:
+    """What runs, on the GPUs that it has, at settings with which all together draw at most ``power_w``; None where
+    even the slowest draw more. ``others_w``: what is drawn that is no job's (hosts, idle GPUs, boots). Nobody gets
+    faster, and nothing changes where enough is left."""
+    running = {job.name: job.way for job in snapshot.jobs if job.way is not None}
+    jobs = {job.name: job for job in snapshot.jobs}
+
+    def fits(ways: dict[str, Way]) -> bool:
+        return others_w + sum(way.power_w for way in ways.values()) <= power_w
+
+    if fits(running):
+        return Allocation(running)
+    menus = {name: _slower(jobs[name], way) for name, way in running.items()}
+    frugal = {name: min(menu, key=lambda way: way.power_w) for name, menu in menus.items()}
+    return Allocation(_fastest(list(running), menus, frugal, fits)) if fits(frugal) else None
 
 
 def _slower(job: Job, way: Way) -> list[Way]:
@@ -47,9 +71,9 @@ def _slower(job: Job, way: Way) -> list[Way]:
 
 
 def _fastest(
-    snapshot: Snapshot, order: list[str], menus: dict[str, list[Way]], frugal: dict[str, Way], power_w: float
+    order: list[str], menus: dict[str, list[Way]], frugal: dict[str, Way], fits: Callable[[dict[str, Way]], bool]
 ) -> dict[str, Way]:
-    """The lowest price of a watt, in slowdown, at which all in ``order`` keep within ``power_w`` together."""
+    """The lowest price of a watt, in slowdown, at which all in ``order`` fit in together."""
 
     def at(price: float) -> dict[str, Way]:
         return {
@@ -62,7 +86,7 @@ def _fastest(
     for _ in range(_HALVINGS):
         price = (low * high) ** 0.5
         chosen = at(price)
-        if cluster_power_w(snapshot, Allocation(chosen)) <= power_w:
+        if fits(chosen):
             best, high = chosen, price
         else:
             low = price
