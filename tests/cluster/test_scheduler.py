@@ -350,7 +350,9 @@ def test_nodes_sleep_and_wake_by_need_and_a_node_is_used_once_its_agent_is_there
     rig = Rig([kind], jobs, first_come, power_off=True, period_s=10.0, watch_s=10.0)
     while rig.site.now() < 2900.0:
         rig.look()
-    assert Counter(node.state for node in rig.scheduler.status().nodes)["off"] >= 3
+    nodes = rig.scheduler.status().nodes
+    assert Counter(node.state for node in nodes)["off"] >= 3
+    assert {(node.power_w, node.counted_w) for node in nodes if node.state == "off"} == {(None, kind.off_w)}
     rig.play()
     assert rig.site.jobs["late"].state == "ended"
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from joulewise.cluster.engine import Order
 from joulewise.cluster.progress import Progress
@@ -60,8 +61,10 @@ class Energy:
             if self._sight.agents is None
             else {node.name: self._sight.agents.latest(node.name) for node in self._sight.nodes}
         )
+        # The last word of a node that has gone off since says nothing of what it draws now.
+        asleep = {node.name for node in self._sight.nodes if node.state in ("off", "booting")}
         told = {
-            node: (report, self._sight.agents.silent_s(node))
+            node: (replace(report, power_w=None) if node in asleep else report, self._sight.agents.silent_s(node))
             for node, report in reports.items()
             if report is not None and self._sight.agents is not None
         }

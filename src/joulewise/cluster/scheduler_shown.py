@@ -45,7 +45,8 @@ class Shown:
         for node in self._sight.nodes:
             report = None if agents is None else agents.latest(node.name)
             heard = report is not None and agents is not None and agents.heard(node.name)
-            drawn_w = report.power_w if report is not None and heard else None
+            # The last word of a node that has gone off since says nothing of now.
+            drawn_w = report.power_w if report is not None and heard and node.state not in ("off", "booting") else None
             kind = self._sight.kinds.get(node.kind)
             counted_w = drawn_w if drawn_w is not None else assumed.get(node.name, 0.0)
             if node.name in self._sight.silent and kind is not None:
