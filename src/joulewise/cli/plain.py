@@ -13,6 +13,7 @@ import sys
 _PLAIN = {"±": "+/-", "°": "", "·": "-", "–": "-", "−": "-", "×": "x", "…": "...", "→": "->", "✓": "+", "✗": "x"}
 _PLAIN |= {"µ": "u", "²": "2", "η": "eta", "σ": "sigma", "≤": "<=", "≥": ">=", "‘": "'", "’": "'", "“": '"', "”": '"'}
 _PLAIN |= dict(zip("▁▂▃▄▅▆▇█", "__..--==", strict=True)) | dict.fromkeys("▏▎▍▌▋▊▉", "-") | dict.fromkeys("─━", "-")
+_PLAIN |= {"■": "#", "▫": "o", "░": "."}
 _UNDECODED = range(0xDC80, 0xDD00)  # what surrogateescape makes of bytes
 
 
