@@ -5,10 +5,10 @@ VENV   := .venv
 PEERS  := .venv-peers
 BIN    := $(VENV)/bin
 
-.PHONY: help run test check bench peers system format clean
+.PHONY: help run demo-cluster test check bench peers system format clean
 
 help:  ## what can be made
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
 # A real GPU needs a Python that has PyTorch (PYTHON=…/bin/python); anywhere else the job runs on a virtual H200 that
 # lives twenty times as fast: twenty minutes of training in about one.
@@ -20,6 +20,11 @@ run: $(VENV)/run.done  ## tune an example training job, on a virtual H200 where 
 	gpus=""; while [ "$$1" != -- ]; do gpus="$$gpus $$1"; shift; done; shift; \
 	$(BIN)/joulewise run $$gpus --tune --live --report out/report.html --plot out/power.svg --record out/run.jsonl -- "$$@" \
 	&& echo "the report is out/report.html; check it with: $(BIN)/joulewise verify out/report.html"
+
+# Root and Debian, for a Slurm of its own; nothing of it is left afterwards. Seven minutes.
+demo-cluster: $(VENV)/demo.done system  ## three jobs on a virtual Slurm cluster whose power is cut; ends with a report
+	@mkdir -p out
+	@$(BIN)/python examples/demo_cluster --out out/cluster.html
 
 test: $(VENV)/dev.done peers system  ## all tests
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m 'not alone'
@@ -79,9 +84,13 @@ $(VENV)/run.done: pyproject.toml $(NATIVE) | $(BIN)/python
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[plot]'
 	touch $@
 
+$(VENV)/demo.done: pyproject.toml $(NATIVE) | $(BIN)/python
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[plot,server]'
+	touch $@ $(VENV)/run.done
+
 $(VENV)/dev.done: pyproject.toml $(NATIVE) | $(BIN)/python
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev]'
-	touch $@ $(VENV)/run.done
+	touch $@ $(VENV)/run.done $(VENV)/demo.done
 
 # Another environment, because these packages are never ours to need. Best effort: their tests skip without it.
 $(PEERS)/done: tests/peers/requirements.txt

@@ -231,7 +231,7 @@ class LoadEngine:
             self._news.clear()
             return news
 
-    def account(self, name: str, energy_j: float) -> None:
+    def account(self, name: str, energy_j: float, id: str = "") -> None:  # noqa: ARG002 (names are used once here)
         """Written down with the job."""
         self._job(name).account_j = energy_j
 

@@ -198,7 +198,7 @@ def live(folder: Path, out: Out) -> Iterator[Live]:
         listen.bound("127.0.0.1", 0) as socket,
     ):
         engine = LoadEngine(there, MODEL, LOADS)
-        desk = AgentDesk(now=time.time, period_s=PERIOD_S)
+        desk = AgentDesk(now=time.monotonic, period_s=PERIOD_S)
         purse = Purse(round_s=10.0)
         fabric = Fabric(model, GPUS, kind=MODEL)
         most_gpu_w = model.power_limit_w.high

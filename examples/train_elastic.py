@@ -38,7 +38,7 @@ import numpy as np
 import joulewise
 from joulewise.core.errors import JoulewiseError
 
-SHARDS, SHARD = 16, 8  # the global batch: samples a shard
+SHARDS, BATCH = 16, 128  # the global batch, and into how many parts it is cut
 INPUTS, HIDDEN, CLASSES = 12, 24, 3
 RATE, MOMENTUM = 0.05, 0.9
 # Communication, of a step on one GPU: for each doubling of the GPUs, and for each further node.
@@ -183,9 +183,10 @@ def _exactly(link: socket.socket, count: int) -> bytes:
 
 
 class Network:
-    """Two layers and their momentum, as one vector each."""
+    """Two layers and their momentum, as one vector each. ``batch``: samples a step, a multiple of ``SHARDS``."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, batch: int = BATCH, rate: float = RATE) -> None:
+        self.batch, self.rate = batch, rate
         draw = np.random.default_rng([seed, 0])
         self.weights = 0.5 * draw.standard_normal(INPUTS * HIDDEN + HIDDEN + HIDDEN * CLASSES + CLASSES)
         self.velocity = np.zeros_like(self.weights)
@@ -195,15 +196,15 @@ class Network:
     def shard(self, step: int, shard: int) -> tuple[Array, float]:
         """Gradient and loss of one shard of one step's batch; a function of these numbers and the weights alone."""
         draw = np.random.default_rng([self._seed, 2, step, shard])
-        labels = draw.integers(CLASSES, size=SHARD)
-        points = self._centres[labels] + draw.standard_normal((SHARD, INPUTS))
+        labels = draw.integers(CLASSES, size=self.batch // SHARDS)
+        points = self._centres[labels] + draw.standard_normal((len(labels), INPUTS))
         first, bias, second, last = self._layers(self.weights)
         hidden = np.tanh(points @ first + bias)
         scores = hidden @ second + last
         scores -= scores.max(axis=1, keepdims=True)
         chances = np.exp(scores)
         chances /= chances.sum(axis=1, keepdims=True)
-        rows = np.arange(SHARD)
+        rows = np.arange(len(labels))
         loss = -np.log(chances[rows, labels]).sum()
         chances[rows, labels] -= 1.0
         back = (chances @ second.T) * (1.0 - hidden**2)
@@ -211,7 +212,7 @@ class Network:
         return np.concatenate([part.ravel() for part in gradient]), float(loss)
 
     def update(self, gradient: Array) -> None:
-        self.velocity = MOMENTUM * self.velocity - RATE / (SHARDS * SHARD) * gradient
+        self.velocity = MOMENTUM * self.velocity - self.rate / self.batch * gradient
         self.weights = self.weights + self.velocity
 
     def state_dict(self) -> dict[str, bytes]:
@@ -239,13 +240,17 @@ def main() -> None:
     options.add_argument("--pause-seconds", type=float, default=120.0, help="longest wait after SIGUSR1")
     options.add_argument("--result", type=Path, default=None, help="a line is added here when all steps are done")
     options.add_argument("--seed", type=int, default=0)
+    options.add_argument("--batch", type=int, default=BATCH, help=f"samples a step, a multiple of {SHARDS}")
+    options.add_argument("--lr", type=float, default=RATE)
     options.add_argument("--rigid", action="store_true", help="no checkpoints: a stop loses everything")
     options.add_argument("--ignore-term", action="store_true", help="do not end on SIGTERM")
     options.add_argument("--ignore-usr1", action="store_true", help="do not save and pause on SIGUSR1")
     chosen = options.parse_args()
 
     ignore(chosen)
-    network = Network(chosen.seed)
+    if chosen.batch < SHARDS or chosen.batch % SHARDS:
+        options.error(f"--batch {chosen.batch} is no multiple of {SHARDS}, into which it is cut")
+    network = Network(chosen.seed, batch=chosen.batch, rate=chosen.lr)
     with (
         meet(chosen.checkpoint if not chosen.rigid else Path.cwd()) as peers,
         virtual_gpus(chosen, peers) as (gpus, work),
@@ -284,9 +289,10 @@ def train(
     loss = None
     for step in steps:
         work()
+        joulewise.step()  # for 'joulewise run --tune', which may be listening
         total = peers.summed([np.append(*network.shard(step, shard)) for shard in mine])
         network.update(total[:-1])
-        loss = float(total[-1]) / (SHARDS * SHARD)
+        loss = float(total[-1]) / network.batch
         if peers.rank == 0 and (step + 1) % shown == 0:
             print(f"step {step + 1}  loss {loss:.4f}", flush=True)
     return loss

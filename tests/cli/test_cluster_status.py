@@ -88,6 +88,12 @@ def test_the_page_says_power_and_cap_first_then_prices_nodes_and_jobs():
     assert "~25%" in text
 
 
+def test_a_job_that_is_over_and_holds_nothing_any_more_shows_no_number_of_gpus():
+    text = shown(replace(BUSY, jobs=(JobStatus("old", "40", "ended", "", 0, {}, work=10.0, done=10.0),)))
+    row = next(line for line in text.splitlines() if line.startswith("old"))
+    assert row.split()[:3] == ["old", "ended", "–"]
+
+
 def test_the_page_fits_eighty_columns():
     assert max(map(len, shown(BUSY, 80).splitlines())) <= 80
 

@@ -65,6 +65,9 @@ def test_a_deadline_is_counted_from_now(heard):
 @pytest.mark.parametrize(
     ("more", "says"),
     [
+        (("--name", "my job"), "job name 'my job' is not of letters, digits"),
+        (("--name", "a" * 65), "64 at most"),
+        (("--workload", "w" * 201), "at most 200 characters"),
         (("--least", "2"), "name its --checkpoint folder"),
         (("--checkpoint", "c", "--least", "9"), "is more than --gpus 8"),
         (("--checkpoint", "c", "--most", "4"), "is fewer than --gpus 8"),

@@ -82,7 +82,8 @@ FLAGS = {
     "cluster simulate": {"--policy", "--plot", "--out", "-o", "--decisions", "--tariff", "--json"} | SCENE,
     "cluster explain": {"--at", "--trace", "--decisions", "--policy", "--json"} | SCENE | LIVE,
     "cluster up": {"--engine", "--partition", "--gpu", "--host-watts", "--power-off", "--no-power-off", "--warm"}
-    | {"--policy", "--grace", "--power-cap", "--energy-budget", "--tariff", "--cap-file", "--cap-safe", "--database"}
+    | {"--policy", "--grace", "--round", "--start", "--restart"}
+    | {"--power-cap", "--energy-budget", "--tariff", "--cap-file", "--cap-safe", "--database"}
     | {"--host", "--port", "--token-file", "--gpus-per-node", "--speed", "--seed"},
     "cluster submit": {"--name", "--gpus", "--checkpoint", "--least", "--most", "--steps", "--frontier", "--workload"}
     | {"--batch", "--deadline", "--weight", "--limit", "--engine", "--partition"}
@@ -91,6 +92,7 @@ FLAGS = {
     "cluster cap": {"--for", "--ramp"} | LIVE,
     "cluster budget": LIVE,
     "cluster cancel": LIVE,
+    "cluster report": {"--out", "-o", "--meter", "--accounts", "--cluster", "--database"},
     "cluster agent": {"--node", "--socket", "--grants", "--state", "--host-watts", "--period"} | LIVE,
     "model train": {"--output", "-o", "--gpu", "--json"},
     "model fit": {"--name", "--output", "-o", "--like", "--sm-max", "--hold", "--starts", "--json"},

@@ -66,6 +66,16 @@ def rig(*names: str) -> tuple[Clock, AgentDesk, list[Agent]]:
     return clock, desk, [Agent(name, clock) for name in names]
 
 
+def passes(clock: Clock, desk: AgentDesk, seconds: float, *told: Agent) -> None:
+    """Time passes as it does under a scheduler that looks every second; ``told`` report meanwhile."""
+    until_s = clock.s + seconds
+    while clock.s < until_s:
+        clock.s = min(until_s, clock.s + 1.0)
+        for agent in told:
+            agent.exchange(desk)
+        desk.silent_s("a")
+
+
 def share(version: int, setting: Setting = SLOW) -> Share:
     return Share("bert", "17", setting, version)
 
@@ -124,7 +134,7 @@ def test_one_that_does_not_answer_takes_a_decision_back_but_one_whose_gpus_are_n
         assert not desk.refusals()
     desk.declare({"a": [share(2)], "b": [share(2)]})
     a.exchange(desk)
-    clock.s += desk.lost_s + 0.1
+    passes(clock, desk, desk.lost_s + 0.1)
     assert a.exchange(desk).shares[0] == Share("bert", "17", DEFAULT, 0)
     assert "node b has not answered" in desk.refusals()[0].why
 
@@ -141,17 +151,137 @@ def test_what_a_node_has_applied_was_firm_under_the_scheduler_before() -> None:
     assert (answer.epoch, answer.shares) == (2, (share(7),))
 
 
-def test_a_later_epoch_heard_from_an_agent_makes_this_desk_outdated() -> None:
-    _, desk, (a,) = rig("a")
+MOST_TWO = {"a": 3000.0, "b": 3000.0}
+
+
+def two_under_a_cap() -> tuple[Clock, AgentDesk, Agent, Agent]:
+    """Two nodes that hold 1 kW each of 2 kW."""
+    clock, desk, (a, b) = rig("a", "b")
+    desk.declare({}, {"a": 1000.0, "b": 1000.0}, room_w=2000.0, most_w=MOST_TWO)
+    for _ in range(2):
+        clock.s += 1.0
+        a.exchange(desk), b.exchange(desk)
+    assert (a.ceiling_w, b.ceiling_w) == (1000.0, 1000.0)
+    return clock, desk, a, b
+
+
+def test_a_report_of_a_declaration_that_was_never_sent_is_not_heard_and_raises_nobodys_ceiling() -> None:
+    clock, desk, a, b = two_under_a_cap()
+    desk.declare({}, {"a": 1900.0, "b": 100.0}, room_w=2000.0, most_w=MOST_TWO)
+    clock.s += 1.0
+    for number in (10**9, 2**53):
+        desk.exchange(replace(b.report(), number=number, ceiling_w=0.0))  # somebody else, under b's name
+        assert "node b tells of declaration" in desk.doubts()["b"]
+        a.exchange(desk)
+        assert a.ceiling_w == 1000.0  # b still holds the other thousand
+    # The real one is heard as ever, and its numbers go on from where they were.
+    before = b.held
+    b.exchange(desk)
+    assert before is not None
+    assert b.held is not None
+    assert b.held.number == before.number + 1
+    b.exchange(desk)
+    assert not desk.doubts()
     a.exchange(desk)
-    assert desk.outdated is None
-    desk.exchange(replace(a.report(), epoch=5))
-    assert desk.outdated == 5
+    assert (a.ceiling_w, b.ceiling_w) == (1900.0, 100.0)
+
+
+def test_an_agent_that_follows_a_later_epoch_is_said_and_counts_as_one_that_says_nothing() -> None:
+    clock, desk, a, b = two_under_a_cap()
+    for _ in range(6):
+        clock.s += 1.0
+        a.exchange(desk)
+        desk.exchange(replace(b.report(), epoch=2**53))
+    assert "follows epoch 9007199254740992, this scheduler is epoch 1" in desk.doubts()["b"]
+    assert desk.silent_s("b") > desk.lost_s
+    assert desk.in_force_w("b") == 3000.0
+    b.exchange(desk)
+    assert not desk.doubts()
+    assert desk.heard("b")
+
+
+def test_one_that_was_never_believed_was_never_heard() -> None:
+    clock, desk, _ = rig("a")
+    passes(clock, desk, desk.lost_s + 1.0)
+    desk.exchange(Report("a", clock(), 9, 1, 1000.0, 0.0, 0.0))
+    assert desk.latest("a") is None
+    assert desk.silent_s("a") == desk.lost_s + 1.0
+
+
+def test_where_this_process_stood_still_or_its_clock_was_set_nobody_is_silent_for_it() -> None:
+    clock, desk, a, b = two_under_a_cap()
+    c = Agent("c", clock)
+    c.exchange(desk)
+    passes(clock, desk, desk.lost_s + 1.0, a, b)
+    assert (desk.heard("a"), desk.heard("b"), desk.heard("c")) == (True, True, False)
+    clock.s += 10.0
+    assert (desk.silent_s("a"), desk.silent_s("b")) == (0.0, 0.0)
+    assert not desk.heard("c")  # it was silent before
+    assert desk.in_force_w("b") == 1000.0
+    passes(clock, desk, desk.lost_s - 0.5, a)
+    assert desk.heard("b")
+    passes(clock, desk, 1.0, a)
+    assert not desk.heard("b")  # it has had its time since
+
+
+def test_a_clock_that_is_set_back_does_not_hide_that_a_node_is_silent() -> None:
+    clock, desk, a, b = two_under_a_cap()
+    passes(clock, desk, 2.0, a)
+    clock.s -= 3600.0
+    assert desk.silent_s("b") == 2.0
+    passes(clock, desk, desk.lost_s - 1.0, a)
+    assert (desk.heard("a"), desk.heard("b")) == (True, False)
+    b.exchange(desk)
+    assert desk.silent_s("b") == desk.lost_s + 1.0  # its clock too was set back: the first report looks late
+    clock.s += 1.0
+    b.exchange(desk)
+    assert desk.heard("b")
+
+
+def test_to_a_desk_that_is_always_late_nodes_are_silent_in_the_end() -> None:
+    clock, desk, *_ = two_under_a_cap()
+    for _ in range(3):
+        clock.s += desk.lost_s - 0.5
+        desk.silent_s("a")
+    assert not desk.heard("a")
+    assert not desk.heard("b")
+    assert desk.in_force_w("b") == 3000.0
+
+
+def test_a_decision_is_not_taken_back_because_this_process_stood_still() -> None:
+    clock, desk, (a, b) = rig("a", "b")
+    desk.declare({"a": [share(1)], "b": [share(1)]})
+    a.exchange(desk), b.exchange(desk)
+    clock.s += 60.0
+    assert not desk.refusals()
+    for _ in range(3):
+        clock.s += 1.0
+        a.exchange(desk), b.exchange(desk)
+    assert desk.applied("17", 1)
+
+
+def test_a_node_whose_clock_was_set_back_is_heard_again_with_its_second_report() -> None:
+    clock, desk, a, _ = two_under_a_cap()
+    for number in range(8):
+        clock.s += 1.0
+        said = replace(a.report(), time_s=clock() - 30.0)
+        desk.exchange(said)
+        assert (desk.latest("a") is said) == (number > 0)
+    assert desk.silent_s("a") == 0.0
+
+
+def test_an_agent_that_still_waits_for_its_answer_has_not_spoken_again() -> None:
+    clock, desk, a, _ = two_under_a_cap()
+    waits = a.report()
+    desk.exchange(waits)
+    passes(clock, desk, 2.0)
+    desk.exchange(waits)
+    assert desk.silent_s("a") == 2.0
 
 
 def test_silence_is_counted_and_what_is_settled_is_named_to_whoever_still_tells_of_it() -> None:
     clock, desk, (a, _) = rig("a", "b")
-    clock.s += 3.0
+    passes(clock, desk, 3.0)
     a.exchange(desk)
     clock.s += 2.0
     assert (desk.silent_s("a"), desk.silent_s("b")) == (2.0, 5.0)
@@ -161,6 +291,11 @@ def test_silence_is_counted_and_what_is_settled_is_named_to_whoever_still_tells_
     desk.declare({})
     assert a.exchange(desk).ended == ()
     desk.forget(["17"])
+    assert a.exchange(desk).ended == ("17",)
+    # A number that the engine has given to another job since is nobody's who is over.
+    desk.declare({"a": [Share("new", "17")]})
+    assert a.exchange(desk).ended == ()
+    desk.declare({})
     assert a.exchange(desk).ended == ("17",)
     a.jobs = ()
     assert a.exchange(desk).ended == ()
@@ -184,8 +319,7 @@ def test_a_node_that_falls_silent_counts_with_the_most_that_it_can_draw() -> Non
     desk.declare({}, {"a": 2000.0, "b": 2000.0}, room_w=4000.0, most_w=most)
     for _ in range(3):
         a.exchange(desk), b.exchange(desk)
-    clock.s += desk.lost_s + 0.1
-    a.exchange(desk)
+    passes(clock, desk, desk.lost_s + 0.1, a)
     assert desk.in_force_w("b") == 4000.0
     desk.limit({"a": 3500.0, "b": 500.0}, room_w=4000.0, most_w=most)
     assert a.exchange(desk).ceiling_w == 2000.0  # no room to raise it while b may draw anything

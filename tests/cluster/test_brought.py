@@ -103,12 +103,15 @@ def test_what_is_left_out_is_beaten_by_something_that_stays(found):
         (("gpus", "4"), [POINTS[0]] * 2, "a setting twice"),
         (("gpus", "4", 1), 7, r"gpus\.4\[1\] is no object"),
         (("gpus", "4", 1, "colour"), "red", r"gpus\.4\[1\] has no colour"),
-        (("gpus", "4", 1, "time_s"), 0, r"gpus\.4\[1\]\.time_s is 0; it must be a number above 0"),
+        (("gpus", "4", 1, "time_s"), 0, r"gpus\.4\[1\]\.time_s is 0; it must be a number from 1e-09 to 1e\+12"),
+        (("gpus", "4", 1, "time_s"), 1e-300, "time_s is 1e-300"),
+        (("gpus", "4", 1, "energy_j"), 1e13, r"energy_j is 1e\+13"),
+        (("gpus", "4", 1, "energy_j"), 10**400, "energy_j is 1000000"),
         (("gpus", "4", 1, "time_s"), None, "time_s is None"),
         (("gpus", "4", 1, "time_s"), True, "time_s is True"),
         (("gpus", "4", 1, "energy_j"), float("inf"), "energy_j is inf"),
         (("gpus", "4", 1, "energy_j"), "12", "energy_j is '12'"),
-        (("gpus", "4", 1, "time_error_s"), -1.0, "time_error_s is -1.0; it must be a number not below 0"),
+        (("gpus", "4", 1, "time_error_s"), -1.0, r"time_error_s is -1; it must be a number from 0 to 1e\+12"),
         (("gpus", "4", 1, "setting"), 3, "no object of knobs"),
         (("gpus", "4", 1, "setting"), {"turbo": 1.0}, "no knob is called 'turbo'"),
         (("gpus", "4", 1, "setting"), {"sm_mhz": "fast"}, r"setting\.sm_mhz is 'fast'"),
@@ -125,6 +128,14 @@ def test_what_is_not_of_the_form_is_refused_by_the_part_that_is_not(path, value,
         at[path[-1]] = value
     with pytest.raises(BadSpec, match=says):
         frontiers(changed)
+
+
+@pytest.mark.parametrize(
+    "brought", [[1], "x", {"gpu": "a100-sxm"}, {"gpu": "a100-sxm", "gpus": {"1": [{"time_s": 10**400, "energy_j": 1}]}}]
+)
+def test_a_job_that_brings_something_else_is_refused_and_nothing_breaks(brought):
+    with pytest.raises(BadSpec, match=r"gpus"):
+        belief_of(Order("a", ("x",), 1, checkpoint="c", brought=brought), Fabric(MODEL, 8))
 
 
 def test_points_of_several_sizes_are_joined_and_of_different_gpus_are_not():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from itertools import pairwise
 from pathlib import Path
 
@@ -179,6 +180,9 @@ def test_a_feed_is_heard_and_the_lower_of_it_and_the_operators_word_holds(tmp_pa
         ({"cap_w": -5}, "makes no sense"),
         ('{"cap_w": NaN}', "makes no sense"),
         ({"cap_w": True}, "not a number"),
+        pytest.param('{"cap_w": 1' + "0" * 400 + "}", '"cap_w" is a number of 401 digits', id="10**400"),
+        pytest.param('{"cap_w": 1' + "0" * 5000 + "}", "it is not JSON", id="10**5000"),
+        pytest.param("[" * 60_000, "it is nested too deeply", id="nested"),
         ({"cap_w": 25_000, "for": 100}, '"for" needs "at"'),
         ({"cap_w": 25_000, "untl": 100}, "'untl', which is not known"),
         ({"cap_w": 25_000, "until_unix_s": 50}, "expired"),
@@ -212,6 +216,14 @@ def test_a_feed_that_cannot_be_read_fails_closed(tmp_path: Path) -> None:
     assert "last: none is known" in says
 
 
+def test_a_pipe_as_a_feed_does_not_stop_the_scheduler(tmp_path: Path) -> None:
+    feed = Feed(tmp_path)
+    os.mkfifo(feed.file)
+    cap_w, says = feed.look(0.0)
+    assert cap_w == 14_000.0
+    assert "it is no plain file" in says
+
+
 def test_a_feed_that_is_silent_from_the_start_without_a_safe_cap_is_refused(tmp_path: Path) -> None:
     feed = Feed(tmp_path, safe_w=None)
     with pytest.raises(
@@ -230,6 +242,61 @@ def test_after_a_restart_with_the_feed_gone_the_last_cap_heard_is_still_known(tm
     again.hear(event)
     assert again.at(10.0).cap_w == 13_000.0
     assert "it is missing" in again.at(10.0).says[0]
+
+
+def test_a_clock_that_is_set_back_undoes_no_cap() -> None:
+    limits = Limits()
+    limits.hear(limits.cap(10_000.0, 20_000.0))
+    limit = limits.at(9_400.0)
+    assert (limit.cap_w, limit.aim_w, limit.source, limit.next_s) == (20_000.0, 20_000.0, "operator", None)
+    assert limits.lowest_w(9_400.0, 9_401.0) == 20_000.0
+
+
+def test_a_cap_that_is_said_after_the_clock_was_set_back_holds_at_once_and_as_long_as_it_says() -> None:
+    limits = Limits()
+    limits.hear(limits.cap(10_000.0, 20_000.0))
+    limits.hear(limits.cap(9_400.0, 10_000.0))
+    assert limits.at(9_400.0).cap_w == limits.lowest_w(9_401.0, 9_402.0) == 10_000.0
+    limits.hear(limits.cap(9_300.0, 8_000.0, for_s=300.0))
+    assert [limits.at(time_s).cap_w for time_s in (9_300.0, 9_599.0, 9_600.0, 20_000.0)] == [
+        8_000.0,
+        8_000.0,
+        10_000.0,
+        10_000.0,
+    ]
+    limits.hear(limits.cap(9_100.0, None))
+    assert limits.at(9_100.0).cap_w is None
+
+
+def test_of_words_that_had_begun_the_one_that_held_still_holds_after_the_clock_was_set_back() -> None:
+    limits = Limits()
+    limits.hear(limits.cap(100.0, 9_000.0, at_s=900.0))
+    limits.hear(limits.cap(800.0, 20_000.0))
+    limits.hear(limits.cap(850.0, 5_000.0, for_s=10.0))
+    limits.hear(limits.budget(950.0, None))
+    limits.hear(limits.cap(950.0, 9_500.0, at_s=2_000.0))
+    assert limits.at(950.0).cap_w == 9_000.0
+    limits.hear(limits.cap(700.0, 15_000.0, at_s=1_500.0))
+    # What has ended does not come back, what held holds, and what is ahead comes at its time.
+    assert [limits.at(time_s).cap_w for time_s in (700.0, 855.0, 1_499.0, 1_500.0, 2_000.0)] == [
+        9_000.0,
+        9_000.0,
+        9_000.0,
+        15_000.0,
+        9_500.0,
+    ]
+
+
+def test_a_ramp_goes_on_from_where_it_was_when_the_clock_is_set_back() -> None:
+    limits = Limits()
+    limits.hear(limits.cap(0.0, 20_000.0))
+    limits.hear(limits.cap(1_000.0, 10_000.0, ramp_w_per_s=10.0))
+    limits.hear(limits.cap(1_100.0, 10_000.0, ramp_w_per_s=10.0))
+    assert limits.at(1_100.0).cap_w == 19_000.0
+    limits.hear(limits.cap(500.0, 10_000.0, ramp_w_per_s=10.0))
+    assert limits.at(500.0).cap_w == 19_000.0
+    assert limits.at(500.0).next_s == 501.0
+    assert limits.at(600.0).cap_w == 18_000.0
 
 
 def test_events_of_another_kind_are_passed_over() -> None:

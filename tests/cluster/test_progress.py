@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict
 
 import pytest
@@ -98,3 +99,15 @@ def test_a_write_that_fails_leaves_the_old_one_and_nothing_else(tmp_path, monkey
         write(tmp_path, Progress(121, 1000, 100, 1.7e9))
     assert read(tmp_path) == SOME
     assert [each.name for each in tmp_path.iterdir()] == [FILE]
+
+
+def test_whatever_lies_in_its_place_nobody_waits_for_it(tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    write(elsewhere, SOME)
+    os.mkfifo(tmp_path / FILE)
+    assert read(tmp_path) is None
+    (tmp_path / FILE).unlink()
+    (tmp_path / FILE).symlink_to(elsewhere / FILE)
+    assert read(tmp_path) is None
+    assert read(f"{tmp_path}\0") is None

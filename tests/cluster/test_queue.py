@@ -116,3 +116,48 @@ def _plain() -> dict[str, object]:
     journal = MemoryJournal()
     Book(journal).order(0.0, ORDER)
     return dict(next(event.facts for _, event in journal.read() if isinstance(event, Ordered)))
+
+
+def test_a_job_that_is_over_and_left_its_name_to_another_is_kept_until_its_energy_is_settled() -> None:
+    journal = MemoryJournal()
+    book = Book(journal)
+    story(book)
+    book.turn(6.0, "bert", "ended", exit_code=0)
+    book.order(7.0, ORDER, "18")
+    assert [kept.energy_j for kept in Book(journal).former.values()] == [{"n1": 500.0}]
+    book.turn(8.0, "bert", "measured", of="17", energy_j={"n1": 700.0}, final=True)
+    assert Book(journal).former == book.former == {}
+    assert (book.jobs["bert"].id, book.jobs["bert"].energy_j, book.jobs["bert"].settled) == ("18", {}, False)
+
+
+def test_one_that_settled_before_its_name_was_used_again_leaves_nothing() -> None:
+    book = Book(MemoryJournal())
+    story(book)
+    book.turn(6.0, "bert", "ended", exit_code=0)
+    book.turn(6.0, "bert", "measured", of="17", energy_j={"n1": 700.0}, final=True)
+    book.order(7.0, ORDER, "18")
+    assert book.former == {}
+
+
+def test_a_job_with_another_id_keeps_what_it_took_under_the_one_before() -> None:
+    book = Book(MemoryJournal())
+    story(book)
+    book.order(6.0, ORDER, "18")
+    kept = book.jobs["bert"]
+    assert (kept.id, kept.energy_j, kept.before_j) == ("18", {"n1": 500.0}, {"n1": 500.0})
+    assert (kept.state, kept.versions, kept.starts) == ("running", 1, 1)
+
+
+def test_a_job_that_was_lost_and_is_found_waits_to_be_decided_with_its_account_open_again() -> None:
+    journal = MemoryJournal()
+    book = Book(journal)
+    story(book)
+    book.turn(6.0, "bert", "lost")
+    assert book.jobs["bert"].lost
+    book.turn(6.0, "bert", "measured", of="17", final=True)
+    book.turn(7.0, "bert", "found", id="19", before_j={"n1": 400.0})
+    kept = Book(journal).jobs["bert"]
+    assert kept == book.jobs["bert"]
+    assert (kept.id, kept.over, kept.lost, kept.settled, kept.why, kept.aim) == ("19", False, False, False, "", None)
+    assert (kept.before_j, kept.energy_j, kept.done) == ({"n1": 400.0}, {"n1": 500.0}, 7.0)
+    assert book.aim(8.0, "bert", "start", WAY, {"n1": 8}, "").version == 2

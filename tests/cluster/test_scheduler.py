@@ -452,11 +452,11 @@ class Broken(SimulatedEngine):
 
     times = 0
 
-    def account(self, name: str, energy_j: float) -> None:
+    def account(self, name: str, energy_j: float, id: str = "") -> None:
         self.times += 1
         if self.times < 3:
             raise EngineLost("the accounting does not answer")
-        super().account(name, energy_j)
+        super().account(name, energy_j, id)
 
 
 def test_energy_that_could_not_be_accounted_is_accounted_later() -> None:

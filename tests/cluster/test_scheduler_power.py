@@ -82,3 +82,51 @@ def test_needs_are_the_host_idle_gpus_and_the_jobs_and_one_that_leaves_counts_as
     assert made["b"].believed_w == pytest.approx(800.0 + 8 * 50.0 + 2 * 350.0 + 8 * 250.0)
     alone = needs(nodes[:1], {"toy": TOY}, {"toy": 400.0}, {"one": runs["one"]}, {"one": SLOW})["a"]
     assert (alone.believed_w, alone.least_w) == (pytest.approx(3200.0), pytest.approx(800.0 + SLOW.power_w))
+
+
+def test_sleep_is_counted_as_assumed_since_no_counter_tells_of_it_and_waking_adds_nothing_to_it() -> None:
+    meter = ClusterMeter({}, 0.0)
+    meter.count(0.0, {"a": (report(100.0), 0.0)}, {"a": 1000.0})
+    meter.count(10.0, {"a": (report(10_100.0), 0.0)}, {"a": 1000.0})
+    for time_s in range(20, 1020, 10):
+        meter.count(float(time_s), {"a": (report(10_100.0), time_s - 10.0)}, {"a": 20.0}, asleep={"a"})
+    assert meter.whole_j == pytest.approx(10_000.0 + 20.0 * 1000.0)
+    meter.count(1020.0, {"a": (report(15_100.0), 0.0)}, {"a": 1000.0})
+    assert meter.whole_j == pytest.approx(15_000.0 + 20.0 * 1000.0)
+
+
+def test_a_node_that_was_never_heard_of_keeps_what_was_assumed_when_it_goes_to_sleep() -> None:
+    meter = ClusterMeter({}, 0.0)
+    meter.count(10.0, {}, {"a": 800.0})
+    meter.count(20.0, {}, {"a": 20.0}, asleep={"a"})
+    assert meter.whole_j == 8200.0
+    assert ClusterMeter(meter.meters_j(), 20.0).whole_j == 8200.0
+
+
+def test_after_a_kill_the_meter_has_not_fallen_and_sleep_has_gone_on() -> None:
+    meter = ClusterMeter({}, 0.0)
+    meter.count(0.0, {"a": (report(100.0), 0.0)}, {"a": 0.0, "b": 20.0}, asleep={"b"})
+    meter.count(10.0, {"a": (report(100.0), 10.0)}, {"a": 0.0, "b": 20.0}, asleep={"b"})
+    shown_j = meter.whole_j
+    assert shown_j == 10_200.0
+    again = ClusterMeter(
+        meter.meters_j(), 60.0, idle_meters_j=meter.idle_meters_j(), shown_j=meter.whole_j, since_s=10.0
+    )
+    assert again.whole_j == shown_j
+    again.count(60.0, {"a": (report(60_100.0), 0.0)}, {"a": 0.0, "b": 20.0}, asleep={"b"})
+    assert again.whole_j == 60_000.0 + 60 * 20.0
+    assert again.idle_j == 60 * 20.0
+
+
+def test_what_is_no_jobs_is_counted_from_the_same_moment_as_the_whole() -> None:
+    def said(node_j: float, idle_j: float) -> tuple[Report, float]:
+        return Report("a", 0.0, 1, 1, 1000.0, node_j, idle_j), 0.0
+
+    meter = ClusterMeter({}, 0.0)
+    meter.count(0.0, {"a": said(9000.0, 9000.0)}, {"a": 0.0})
+    assert (meter.whole_j, meter.idle_j) == (0.0, 0.0)
+    meter.count(1.0, {"a": said(9900.0, 9300.0)}, {"a": 0.0})
+    assert (meter.whole_j, meter.idle_j) == (900.0, 300.0)
+    again = ClusterMeter(meter.meters_j(), 2.0, idle_meters_j=meter.idle_meters_j())
+    again.count(2.0, {"a": said(10_900.0, 9400.0)}, {"a": 0.0})
+    assert (again.whole_j, again.idle_j) == (1900.0, 400.0)

@@ -30,7 +30,8 @@ MOST_GPU_W = 400.0
 
 @dataclass
 class ToyAgent:
-    """One node's agent. ``silent``: it says nothing; ``refuses``: settings it will not set."""
+    """One node's agent. ``silent``: it says nothing; ``refuses``: settings it will not set. ``node_j`` is all that the
+    node has drawn; ``slept_j`` of it no counter tells, since none runs while the node is off."""
 
     node: str
     site: SimulatedSite
@@ -40,6 +41,7 @@ class ToyAgent:
     firm: dict[str, tuple[int, Setting]] = field(default_factory=dict)
     energy: dict[str, tuple[float, bool]] = field(default_factory=dict)
     node_j: float = 0.0
+    slept_j: float = 0.0
     idle_j: float = 0.0
     at_s: float | None = None
 
@@ -50,7 +52,7 @@ class ToyAgent:
     def power_w(self) -> float:
         rack = self.site.rack(self.node)
         if rack.states[self.node] != "up":
-            return rack.kind.off_w
+            return rack.kind.boot_w if rack.states[self.node] == "booting" else rack.kind.off_w
         watts = rack.kind.host_w + rack.free_on[self.node] * rack.kind.idle_gpu_w
         return watts + sum(self._job_w(name) for name in self.there().values())
 
@@ -74,7 +76,10 @@ class ToyAgent:
             if id_ not in there:
                 self.energy[id_] = (joules, True)
         self.node_j += whole
-        self.idle_j += whole - sum(watts.values()) * took_s
+        if self.site.rack(self.node).states[self.node] == "up":
+            self.idle_j += whole - sum(watts.values()) * took_s
+        else:
+            self.slept_j += whole
 
     def report(self) -> Report:
         there = self.there()
@@ -100,7 +105,7 @@ class ToyAgent:
             0 if held is None else held.epoch,
             0 if held is None else held.number,
             self.power_w(),
-            self.node_j,
+            self.node_j - self.slept_j,
             self.idle_j,
             gpus,
             tuple(states),

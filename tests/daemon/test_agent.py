@@ -33,6 +33,9 @@ class Folder:
             act()
         return self.claims
 
+    def drop(self, id):
+        self.claims = tuple(claim for claim in self.claims if claim.id != id)
+
 
 class House:
     """One node of virtual A100s and its agent."""
@@ -329,6 +332,21 @@ def test_a_job_stays_in_the_report_until_its_energy_is_written_down(house):
     report = house.live(1.0)
     assert report.jobs == ()
     assert report.node_j > before_j
+
+
+def test_a_job_that_is_over_and_whose_epilog_was_lost_holds_its_gpus_no_longer(house):
+    house.claim("7", 0)
+    house.claim("8", 1)
+    house.declare(share(sm_mhz=900))
+    house.live(1.0)
+    before = house.reports[-1]
+    assert house.leases[held_for("7")].alive
+    house.declare(ended=("7",))
+    report = house.live(1.0)
+    assert not house.leases[held_for("7")].alive
+    assert house.leases[held_for("8")].alive
+    assert [(job.id, job.final) for job in report.jobs] == [("8", False)]
+    assert report.node_j > before.node_j
 
 
 def test_an_agent_that_was_killed_goes_on_where_its_accounts_were(house):

@@ -95,6 +95,10 @@ def test_a_cap_that_is_refused_leaves_the_old_one(api, steering):
         ("POST", "/jobs", {**ORDER, "name": "../etc"}),
         ("POST", "/jobs", {**ORDER, "least_gpus": 8, "most_gpus": 4}),
         ("POST", "/jobs", {**ORDER, "work": 0}),
+        ("POST", "/jobs", {**ORDER, "name": "a@7"}),
+        ("POST", "/jobs", {**ORDER, "checkpoint": "a\0b"}),
+        ("POST", "/jobs", {**ORDER, "environ": {"a b": "x"}}),
+        ("POST", "/jobs", {**ORDER, "brought": {"gpus": [[[[[[[[[[1]]]]]]]]]]}}),
         ("POST", "/nodes/n1", {**plain(REPORT), "node": "n2"}),
         ("POST", "/nodes/n1", {**plain(REPORT), "node_j": -1}),
         ("POST", "/nodes/n1", {**plain(REPORT), "gpus": [{}]}),
@@ -156,7 +160,7 @@ def test_an_agent_for_which_there_is_nothing_new_is_answered_after_the_time_that
 
 
 def test_a_node_s_token_reports_and_can_neither_see_nor_change_the_rest(steering, desk):
-    made = {scope: tokens.make(scope) for scope in Scope}
+    made = {scope: tokens.make(scope, "n1") for scope in Scope}
     api = Api(make_cluster_app(steering, desk, Guard([kept for _, kept in made.values()])), peer="10.0.0.7")
     bearing = {scope: {"Authorization": f"Bearer {secret}"} for scope, (secret, _) in made.items()}
     asked = (
@@ -173,6 +177,17 @@ def test_a_node_s_token_reports_and_can_neither_see_nor_change_the_rest(steering
     }
     assert "is a node agent's and may only report" in problem(api("GET", AT, headers=bearing[Scope.AGENT]), 403)
     assert "a token is needed" in problem(api("GET", AT), 401)
+
+
+def test_a_node_s_token_does_not_report_for_another_node(steering, desk):
+    secret, kept = tokens.make(Scope.AGENT, "n1")
+    api = Api(make_cluster_app(steering, desk, Guard([kept])), peer="10.0.0.7")
+    bearing = {"Authorization": f"Bearer {secret}"}
+    other = {**plain(REPORT), "node": "n2"}
+    assert "is for node 'n1', and 'n2' reports" in problem(api("POST", f"{AT}/nodes/n2", other, headers=bearing), 403)
+    problem(api("POST", f"{AT}/nodes/n1", other, headers=bearing), 422)
+    assert desk.reports == []
+    assert api("POST", f"{AT}/nodes/n1", plain(REPORT), headers=bearing).status_code == 200
 
 
 def test_without_tokens_only_this_machine_is_served(steering, desk):

@@ -72,10 +72,39 @@ def test_a_file_that_is_not_there_or_cannot_be_made_is_said_with_the_way_out(tmp
     ],
 )
 def test_who_may_write_may_read_but_not_the_reverse(scope, wanted, status):
-    secret, made = tokens.make(scope)
+    secret, made = tokens.make(scope, "n1")
     guard = Guard([tokens.make(Scope.WRITE)[1], made, tokens.make(Scope.READ)[1]])
     refused = guard.refuses(wanted, **bearing(secret))
     assert (refused.status if refused else None) == status
+
+
+@pytest.mark.parametrize(
+    ("scope", "name", "spoken_for", "served"),
+    [
+        (Scope.AGENT, "n1", "n1", True),
+        (Scope.AGENT, "n1", "n2", False),
+        (Scope.AGENT, "n1", "n11", False),
+        (Scope.AGENT, "n1", "N1", False),
+        (Scope.AGENT, "n1", "*", False),
+        (Scope.AGENT, "*", "n2", True),
+        (Scope.WRITE, "n1", "n2", True),
+        (Scope.READ, "n1", "n1", False),
+    ],
+)
+def test_an_agent_s_token_speaks_for_the_node_that_it_is_named_after(scope, name, spoken_for, served):
+    secret, made = tokens.make(scope, name)
+    refused = Guard([made]).refuses(Scope.AGENT, **bearing(secret), node=spoken_for)
+    assert (None if refused is None else refused.status) == (None if served else 403)
+
+
+def test_an_agent_s_token_that_names_no_node_is_not_made_and_one_in_the_file_speaks_for_none(tmp_path):
+    for name in ("", " ", "n1 n2"):
+        with pytest.raises(BadSpec, match=r"speaks for the node that it is named after.*--name n1, or --name '\*'"):
+            tokens.make(Scope.AGENT, name)
+    file = tmp_path / "tokens"
+    file.write_text(hashlib.sha256(b"jw_x").hexdigest() + " agent\n")
+    guard = Guard(tokens.read(file))
+    assert "names no node, and 'n1' reports with it" in guard.refuses(Scope.AGENT, **bearing("jw_x"), node="n1").message
 
 
 @pytest.mark.parametrize(

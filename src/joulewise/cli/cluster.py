@@ -1,7 +1,7 @@
 """``joulewise cluster``: GPUs and joules shared among the jobs of a cluster, a real one or a simulated one.
 
 One file a verb: ``up`` schedules a live cluster, ``submit``, ``status``, ``cap``, ``budget``, ``explain`` and
-``cancel`` ask it, ``agent`` runs on its nodes; ``simulate`` plays a trace under policies.
+``cancel`` ask it, ``agent`` runs on its nodes, ``report`` tells what it did; ``simulate`` plays a trace under policies.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from joulewise.cli import (
     cluster_agent,
     cluster_cap,
     cluster_explain,
+    cluster_report,
     cluster_simulate,
     cluster_status,
     cluster_submit,
@@ -36,5 +37,6 @@ app.command("cap")(cluster_cap.cap)
 app.command("budget")(cluster_cap.budget)
 app.command("explain")(cluster_explain.explain)
 app.command("cancel")(cluster_submit.cancel)
+app.command("report")(cluster_report.report)
 app.command("agent")(cluster_agent.agent)
 app.command("simulate")(cluster_simulate.simulate)

@@ -102,8 +102,8 @@ def _token(path: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         why = (error.strerror or str(error)).lower() if isinstance(error, OSError) else "no text"
         raise BadSpec(
-            f"--token-file {path} cannot be read: {why}; 'joulewise serve token --scope agent' makes one"
+            f"--token-file {path} cannot be read: {why}; 'joulewise serve token --scope agent --name NODE' makes one"
         ) from None
     if not token:
-        raise BadSpec(f"--token-file {path} is empty; 'joulewise serve token --scope agent' makes one")
+        raise BadSpec(f"--token-file {path} is empty; 'joulewise serve token --scope agent --name NODE' makes one")
     return token

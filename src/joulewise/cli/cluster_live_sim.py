@@ -119,10 +119,10 @@ class LiveSite:
         with self._lock:
             self._engine.power(node, on=on)
 
-    def account(self, name: str, energy_j: float) -> None:
+    def account(self, name: str, energy_j: float, id: str = "") -> None:
         """As ``Engine.account``."""
         with self._lock:
-            self._engine.account(name, energy_j)
+            self._engine.account(name, energy_j, id)
 
     def wait(self, longest_s: float) -> tuple[Happened, ...]:
         """As ``Engine.wait``; ``longest_s`` of the simulated clock."""

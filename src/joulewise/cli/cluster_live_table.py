@@ -146,7 +146,7 @@ def _jobs(status: Status) -> Table:
     for job in _in_order(status.jobs):
         over = job.state in _OVER
         doing = _AIMS.get(job.aim, job.state) if not over else job.state
-        gpus = str(job.gpus) if job.place or over else "–"
+        gpus = str(job.gpus) if job.gpus and (job.place or over) else "–"  # one that is over may hold none any more
         gpus += f" of {job.gpus_asked}" if job.gpus_asked and job.gpus_asked != job.gpus and job.place else ""
         table.add_row(
             job.name,

@@ -19,6 +19,7 @@ from joulewise.cli import say
 from joulewise.cli.cluster_live import Server, Token, scheduler
 from joulewise.cli.one_thread import load_numpy
 from joulewise.cli.recur_terms import seconds
+from joulewise.cluster import orders
 from joulewise.cluster.engine import Order
 from joulewise.core.errors import BadSpec
 
@@ -178,6 +179,7 @@ def ordered(
         directory=str(Path.cwd()),
         limit_s=limit_s,
     )
+    orders.check(order)
     if brought is not None:
         from joulewise.cluster.brought import refuse_unfit
 

@@ -110,7 +110,7 @@ def up(
     if known is None and not tokens.is_loopback(host):
         raise BadSpec(
             f"--host {host} would let others steer the cluster without a token; make some with 'joulewise serve token "
-            "--scope write' (operators) and '--scope agent' (nodes)"
+            "--scope write' (operators) and '--scope agent --name NODE' (each node)"
         )
     grace_s = seconds("--grace", grace)
     round_s = None if round_every is None else seconds("--round", round_every)
@@ -134,7 +134,15 @@ def up(
             say(ctx, line)
         tell = (lambda _: None) if talk(ctx).quiet else _tell
         scheduler = _scheduler(
-            there, policy, warm if power_off else None, tariff, cap_file, safe_w, tell, _costs(start_s, restart_s), round_s
+            there,
+            policy,
+            warm if power_off else None,
+            tariff,
+            cap_file,
+            safe_w,
+            tell,
+            _costs(start_s, restart_s),
+            round_s,
         )
         _begin(ctx, scheduler, cap_w, spent)
         _serve(ctx, scheduler, there, tokens.Guard(known), listening)

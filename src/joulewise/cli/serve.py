@@ -87,7 +87,7 @@ def serve(
 def token(
     ctx: typer.Context,
     scope: Annotated[Scope, typer.Option(help="Whoever may write may read.")],
-    name: Annotated[str, typer.Option(help="Whose it is, for people who read the file.")] = "",
+    name: Annotated[str, typer.Option(help="Whose it is; for 'agent' the node's name, or '*'.")] = "",
     token_file: TokenFile = None,
 ) -> None:
     """Make a token, keep its hash in the file, and print it: it is shown this once.

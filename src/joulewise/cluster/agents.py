@@ -11,6 +11,9 @@ the one becomes the other, exchange by exchange:
   far as the others, so counted, leave room. A node that has been silent for ``lost_s`` counts with the most that it can
   draw. So the ceilings in force never sum to more than the room, in whatever order agents hear of them.
 
+Silence is what agents do not say while we listen: where this process itself stood still, or its clock was set, nobody
+is called silent for it. A report of a declaration that was never sent is not heard (``doubts``).
+
 What it is not: how much each may draw (``ceilings``), a server or a book: it lives in memory, and agents tell a new one
 all that it has to know. Thread-safe.
 """
@@ -25,8 +28,6 @@ from dataclasses import dataclass, field, replace
 from joulewise.cluster.declared import Declared, Report, Share
 from joulewise.core.knob import DEFAULT
 
-# A report older than the last one is late, not new, unless the node's clock was set back by more than this.
-_CLOCK_SET_S = 60.0
 # Less of a raise than this is not worth a declaration.
 _LEAST_RAISE_W = 1.0
 
@@ -61,16 +62,23 @@ class _Group:
 
 @dataclass(slots=True)
 class _Node:
-    """One node as the desk knows it. ``sent``: ceilings by (epoch, number) that may be in force or on their way."""
+    """One node as the desk knows it. ``sent``: ceilings by (epoch, number) that may be in force or on their way.
+    ``late_s``: the time of a report that came after a later one; ``doubt``: why its last report was not believed;
+    ``excused``: that we stood still was allowed for since it was last heard."""
 
-    heard_s: float
+    heard_s: float = -math.inf
     report: Report | None = None
     declared: Declared | None = None
     sent: dict[tuple[int, int], float] = field(default_factory=dict)
+    late_s: float | None = None
+    doubt: str = ""
+    excused: bool = False
 
 
 class AgentDesk:
-    """``period_s``: how often agents report; ``lost_s``: after how long without a report a node counts as silent."""
+    """``period_s``: how often agents report; ``lost_s``: after how long without a report a node counts as silent.
+    ``now``: seconds of any clock, best of one that nobody sets; between looks at it no more than ``lost_s`` / 2 should
+    pass, and it may be another one than reports have."""
 
     def __init__(
         self,
@@ -82,10 +90,10 @@ class AgentDesk:
         self.period_s = period_s
         self.lost_s = 3.0 * period_s + 1.0 if lost_s is None else lost_s
         self._now = now
-        self._born_s = now()
+        self._looked_s = self._born_s = now()
+        self._excused = False
         self._lock = threading.RLock()
         self._epoch = 0
-        self._outdated: int | None = None
         self._nodes: dict[str, _Node] = {}
         self._shares: dict[str, tuple[tuple[str, int], ...]] = {}
         self._groups: dict[tuple[str, int], _Group] = {}
@@ -104,7 +112,7 @@ class AgentDesk:
         with self._lock:
             if epoch != self._epoch:
                 self._epoch = epoch
-                self._born_s = self._now()
+                self._born_s, self._excused = self._time(), False
                 self._said = set()
                 for node in self._nodes.values():
                     node.declared = None
@@ -156,14 +164,20 @@ class AgentDesk:
         with self._lock:
             self._settled.update(ids)
 
+    def remember(self, ids: Iterable[str]) -> None:
+        """These jobs go on after all: agents keep their accounts."""
+        with self._lock:
+            self._settled.difference_update(ids)
+
     # What an agent says and hears.
 
     def exchange(self, report: Report) -> Declared:
         """Take a report in, and say what shall be so on its node: what it holds already, as long as nothing is said."""
         with self._lock:
-            node = self._nodes.setdefault(report.node, _Node(self._now()))
-            late = node.report is not None and 0 < node.report.time_s - report.time_s < _CLOCK_SET_S
-            if not late:
+            self._time()
+            node = self._nodes.setdefault(report.node, _Node())
+            # The same one again is an agent that still waits for its answer: nothing new was heard.
+            if report is not node.report and not self._late(node, report) and self._believed(node, report):
                 self._hear(node, report)
             if len(self._said) < 2:
                 return Declared(report.node, report.epoch, report.number, period_s=self.period_s)
@@ -197,7 +211,8 @@ class AgentDesk:
         """For how long nothing was heard of a node; since this epoch began, where nothing ever was."""
         with self._lock:
             known = self._nodes.get(node)
-            return self._now() - (self._born_s if known is None else max(known.heard_s, self._born_s))
+            now_s = self._time()
+            return now_s - (self._born_s if known is None else max(known.heard_s, self._born_s))
 
     def heard(self, node: str) -> bool:
         """Whether a node has reported at all, and not been silent for long."""
@@ -228,13 +243,62 @@ class AgentDesk:
                 return False
             return all(self._state(node, id, version) == "applied" for node in group.nodes)
 
-    @property
-    def outdated(self) -> int | None:
-        """The epoch of a later scheduler, where an agent has heard of one; None: we are the last."""
+    def doubts(self) -> dict[str, str]:
+        """By node, in words: why its last report was not heard. It counts as one that says nothing."""
         with self._lock:
-            return self._outdated
+            return {name: node.doubt for name, node in self._nodes.items() if node.doubt}
 
     # How it is done.
+
+    def _time(self) -> float:
+        """What the clock says; whoever looks at it goes through here."""
+        now_s = self._now()
+        gap_s, self._looked_s = now_s - self._looked_s, now_s
+        if gap_s < 0 or gap_s > self.lost_s / 2:
+            self._stood_still(now_s, gap_s)
+        return now_s
+
+    def _stood_still(self, now_s: float, gap_s: float) -> None:
+        """Nobody looked for ``gap_s``, so nobody could be heard: who was not silent before has ``lost_s`` from here.
+        Once, or nobody would ever be silent to one that is always late. Below 0: the clock was set back."""
+        last_s = now_s - gap_s
+        for node in self._nodes.values():
+            if gap_s < 0:
+                node.heard_s += gap_s
+            elif not node.excused and last_s - max(node.heard_s, self._born_s) <= self.lost_s:
+                node.heard_s, node.excused = now_s, True
+        if gap_s < 0:
+            self._born_s += gap_s
+        elif not self._excused and last_s - self._born_s <= self.lost_s:
+            self._born_s, self._excused = now_s, True
+        for group in self._groups.values():
+            group.since_s = group.since_s + gap_s if gap_s < 0 else now_s
+
+    @staticmethod
+    def _late(node: _Node, report: Report) -> bool:
+        """Whether a report was overtaken by a later one. If reports go on from there, the node's clock was set back."""
+        if node.report is None or report.time_s >= node.report.time_s:
+            return False
+        if node.late_s is not None and report.time_s > node.late_s:
+            return False
+        node.late_s = report.time_s
+        return True
+
+    def _believed(self, node: _Node, report: Report) -> bool:
+        """Whether a report is about a declaration that was made: one that was not would hide what is in force."""
+        sent = 0 if node.declared is None else node.declared.number
+        node.doubt = ""
+        if report.epoch > self._epoch:
+            node.doubt = (
+                f"the agent of node {report.node} follows epoch {report.epoch}, this scheduler is epoch {self._epoch}: "
+                "another one leads, or the journal that counted epochs is lost; stop one, or remove the agent's --state"
+            )
+        elif report.epoch == self._epoch and report.number > sent:
+            node.doubt = (
+                f"node {report.node} tells of declaration {report.number}, and the last that it was sent is {sent}: "
+                "somebody else reports under its name; renew its token"
+            )
+        return not node.doubt
 
     def _state(self, name: str, id: str, version: int) -> str:
         """What a node last said of a share; empty if nothing."""
@@ -248,7 +312,7 @@ class AgentDesk:
             return known
         firm = self._firm.get(share.id)
         same = firm is not None and firm.version == share.version and firm.setting == share.setting
-        group = _Group(share, nodes, self._now(), firm=len(nodes) == 1 or same)
+        group = _Group(share, nodes, self._time(), firm=len(nodes) == 1 or same)
         for node in nodes:
             if (there := self._nodes.get(node)) is not None and there.report is not None:
                 self._answers(group, there.report)
@@ -257,11 +321,9 @@ class AgentDesk:
         return group
 
     def _hear(self, node: _Node, report: Report) -> None:
-        node.heard_s = self._now()
+        node.heard_s, node.excused, node.late_s = self._time(), False, None
         node.report = report
         held = (report.epoch, report.number)
-        if report.epoch > self._epoch:
-            self._outdated = max(report.epoch, self._outdated or 0)
         node.sent = {key: watts for key, watts in node.sent.items() if key >= held}
         for group in self._groups.values():
             if report.node in group.nodes:
@@ -294,8 +356,8 @@ class AgentDesk:
             group.firm = True
             self._firm[group.share.id] = replace(group.share, firm=True)
         elif group.waiting:
-            group.since_s = self._now()
-        elif self._now() - group.since_s > self.lost_s:
+            group.since_s = self._time()
+        elif self._time() - group.since_s > self.lost_s:
             node = min(group.nodes - group.ready)
             why = f"node {node} has not answered for {self.lost_s:.3g} s"
             group.refusal = Refusal(group.share.job, group.share.id, group.share.version, node, why)
@@ -304,18 +366,18 @@ class AgentDesk:
         """What shall be so now: the last declaration itself where nothing has changed."""
         shares = tuple(self._share(self._groups[key]) for key in self._shares.get(name, ()))
         ceiling_w = self._ceiling_w(name, node)
+        live = {share.id for share in shares}  # an engine may give a number away again
         told = (
             ()
             if node.report is None
-            else tuple(dict.fromkeys(job.id for job in node.report.jobs if job.id in self._settled))
+            else tuple(dict.fromkeys(job.id for job in node.report.jobs if job.id in self._settled - live))
         )
         last = node.declared
         if last is not None and (last.shares, last.ceiling_w, last.ended) == (shares, ceiling_w, told):
             return last
-        number = 1 if last is None else last.number + 1
-        if node.report is not None and node.report.epoch == self._epoch:
-            number = max(number, node.report.number + 1)
-        return Declared(name, self._epoch, number, shares, ceiling_w, told, self.period_s)
+        return Declared(
+            name, self._epoch, 1 if last is None else last.number + 1, shares, ceiling_w, told, self.period_s
+        )
 
     def _share(self, group: _Group) -> Share:
         self._settle(group)
@@ -351,7 +413,7 @@ class AgentDesk:
     def _bound_w(self, name: str) -> float:
         most_w = self._most_w.get(name, math.inf)
         node = self._nodes.get(name)
-        if node is None or node.report is None or self._now() - max(node.heard_s, self._born_s) > self.lost_s:
+        if node is None or node.report is None or self._time() - max(node.heard_s, self._born_s) > self.lost_s:
             return most_w
         reported_w = math.inf if node.report.ceiling_w is None else node.report.ceiling_w
         return min(most_w, max(reported_w, *node.sent.values(), 0.0))

@@ -35,6 +35,7 @@ UNITS = ("step", "period", "run")
 _FIELDS = {"gpu", "unit", "gpus", "source"}
 _POINT = {"time_s", "energy_j", "setting", "time_error_s", "energy_error_j"}
 _MOST_GPUS, _MOST_POINTS = 65536, 1000
+_LEAST, _MOST = 1e-9, 1e12  # seconds, joules, values of knobs: far outside of what happens, and their ratios are finite
 _USUAL_BATCH = 32.0  # samples a GPU, where nobody says: only its changes matter, and an order has one batch
 _USUAL_S, _UNSURE = 3600.0, 1.5  # of a job whose size nobody knows: median, and spread of the logarithm
 _RUN_UNITS = 1000.0  # units that a run counts as while its steps are not known
@@ -140,6 +141,8 @@ def belief_of(order: Order, fabric: Fabric, *, work: float | None = None, gpus_t
     work = work if work is not None else order.work
     fitted = _fitted(order, fabric, work, gpus_there)
     brought = order.brought
+    if brought is not None and not isinstance(brought, Mapping):
+        raise BadSpec(f"what a job brings is a {type(brought).__name__}, not an object with gpu, unit and gpus")
     if brought is None or not _same(str(brought.get("gpu", "")), fabric.model):
         return _Bounded(fitted, order, gpus_there)
     found = points(brought)
@@ -290,9 +293,10 @@ def _point(place: str, value: Any) -> Point[Setting]:
 
 
 def _number(place: str, value: Any, *, zero: bool = False) -> float:
-    fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not fits or value < 0 or (value == 0 and not zero):
-        raise BadSpec(f"{place} is {value!r}; it must be a number {'not below' if zero else 'above'} 0")
+    # Compared before anything is computed: an integer of JSON may be larger than any float.
+    if not isinstance(value, int | float) or isinstance(value, bool) or not (0 if zero else _LEAST) <= value <= _MOST:
+        shown = f"{value:g}" if isinstance(value, float) else ascii(value)[:40]
+        raise BadSpec(f"{place} is {shown}; it must be a number from {0 if zero else _LEAST:g} to {_MOST:g}")
     return float(value)
 
 

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,6 +61,8 @@ def parse_words(text: str) -> tuple[CapWord, ...]:
         read = json.loads(text)
     except ValueError as error:
         raise BadSpec(f"it is not JSON ({error})") from None
+    except RecursionError:
+        raise BadSpec("it is nested too deeply") from None
     items = read if isinstance(read, list) else [read]
     if not items:
         raise BadSpec("it holds no word")
@@ -68,7 +72,10 @@ def parse_words(text: str) -> tuple[CapWord, ...]:
 def read_words(path: Path) -> tuple[CapWord, ...]:
     """The words of the file at ``path``. BadSpec where it is missing, cannot be read or makes no sense."""
     try:
-        with path.open("rb") as file:
+        # Not to wait: a pipe that nobody writes into would stop the scheduler for ever.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise BadSpec("it is no plain file")
             raw = file.read(_MOST_BYTES + 1)
         text = raw.decode("utf-8")
     except FileNotFoundError:
@@ -154,6 +161,10 @@ def _number(item: dict[str, Any], name: str, *, least: float = -math.inf) -> flo
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise BadSpec(f'"{name}" is {value!r}, not a number')
-    if not (math.isfinite(value) and value > least):
-        raise BadSpec(f'"{name}" is {value:g}, which makes no sense')
-    return float(value)
+    try:
+        number = float(value)
+    except OverflowError:  # JSON has whole numbers of any length
+        raise BadSpec(f'"{name}" is a number of {len(str(value))} digits, which makes no sense') from None
+    if not (math.isfinite(number) and number > least):
+        raise BadSpec(f'"{name}" is {number:g}, which makes no sense')
+    return number

@@ -154,6 +154,7 @@ class Engine(Protocol):
         under way (a resize) is carried on here, so it must be called again and again."""
         ...
 
-    def account(self, name: str, energy_j: float) -> None:
-        """Write a job's energy so far into the engine's accounting, where its users look."""
+    def account(self, name: str, energy_j: float, id: str = "") -> None:
+        """Write a job's energy so far into the engine's accounting, where its users look. ``id``: which job of that
+        name, where one that is over has left it to another; empty: the one that has it now."""
         ...

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from joulewise.cluster.cap_feed import CapFeed, CapWord, FeedSays, in_force
 from joulewise.core.errors import BadSpec
@@ -191,6 +191,7 @@ class Limits:
 
     def at(self, now_s: float) -> Limit:
         """What holds at ``now_s``, as far as has been heard."""
+        now_s, clock_s = max(now_s, self._anchor.time_s), now_s  # a clock that was set back undoes nothing
         value_w = self._folded(now_s).cap_w
         aim_w = self._aim(now_s)
         says = [] if self._fed is None or not self._fed.trouble else [self._fed.trouble]
@@ -206,7 +207,7 @@ class Limits:
         source = "" if aim_w == math.inf else "feed" if fed_w < word_w else "operator"
         ends = None if self._fed is None else self._fed.until_s
         until_s = ends if source == "feed" else None if word is None else word.until_s
-        next_s = now_s + _RAMP_LOOK_S if value_w != aim_w else min(self._turns(now_s), default=None)
+        next_s = clock_s + _RAMP_LOOK_S if value_w != aim_w else min(self._turns(now_s), default=None)
         return Limit(
             _limit(value_w, self.idle_w),
             _limit(aim_w, self.idle_w),
@@ -284,7 +285,20 @@ class Limits:
         return before
 
     def _drop_anchor(self, time_s: float) -> None:
+        if time_s < self._anchor.time_s:
+            self._set_back(time_s)
         self._anchor = self._folded(time_s)
+
+    def _set_back(self, time_s: float) -> None:
+        """The clock was set back behind the anchor. What was in force stays in force, and what has ended stays so; a
+        word that is said now comes after all that have begun, whatever the clock said then. Ends are the clock's."""
+        here = self._anchor
+        live = _live(self._words, here.time_s)
+        # In the order in which they began: beginning at one time, the last of them holds.
+        begun = sorted((word for word in live if word.from_s <= here.time_s), key=lambda word: word.from_s)
+        ahead = (word for word in live if word.from_s > here.time_s)
+        self._words = (*(replace(word, from_s=min(word.from_s, time_s)) for word in begun), *ahead)
+        self._anchor = replace(here, time_s=time_s)
 
     def _turn(self, ramp_w_per_s: float | None) -> None:
         """The aim has changed at the anchor: on from there with this ramp."""

@@ -17,6 +17,8 @@ import os
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from joulewise.cluster import user_file
+
 FILE = "joulewise.progress.json"
 _LONGEST = 4096  # bytes; a file that is longer is not ours
 _MOST = 10**15  # of steps or seconds: what a float still counts exactly
@@ -46,11 +48,13 @@ class Progress:
 
 
 def read(folder: str | os.PathLike[str]) -> Progress | None:
-    """What the script in ``folder`` last wrote; None where there is nothing, or not (yet) what we understand."""
+    """What the script in ``folder`` last wrote; None where there is nothing, or not (yet) what we understand.
+
+    It never waits, whatever lies there."""
+    text = user_file.read(os.path.join(folder, FILE), _LONGEST)
     try:
-        with open(os.path.join(folder, FILE), "rb") as file:
-            value = json.loads(file.read(_LONGEST))
-    except (OSError, ValueError, RecursionError):
+        value = None if text is None else json.loads(text)
+    except (ValueError, RecursionError):
         return None
     return _understood(value)
 

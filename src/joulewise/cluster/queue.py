@@ -68,7 +68,11 @@ class Kept:
     done: float = 0.0
     gpu_s: float = 0.0
     energy_j: Mapping[str, float] = field(default_factory=dict)
+    before_j: Mapping[str, float] = field(default_factory=dict)
+    """Of it, what agents tell no more: from under an id that it had before, or from an account closed too early."""
     settled: bool = False
+    lost: bool = False
+    """It is over only because the engine did not show it any more."""
 
     @property
     def over(self) -> bool:
@@ -90,9 +94,17 @@ class Book:
         self._numbers = 0
         self.epoch = 0
         self.jobs: dict[str, Kept] = {}
+        self.former: dict[str, Kept] = {}
+        """By id: jobs that are over, whose names others have now, and whose energy is not settled yet."""
         self.limits: list[Limited] = []
         self.meters_j: dict[str, float] = {}
         """What nodes' meters had counted when last written down, and (under "") the whole cluster's."""
+        self.idle_j: dict[str, float] = {}
+        """The same of what was no job's."""
+        self.shown_j = 0.0
+        """What the cluster's meter showed then: it must not fall."""
+        self.measured_s: float | None = None
+        """When that was; None: never."""
         self.purse: dict[str, float] = {}
         """Where the period of an energy budget stood then."""
         self.read()
@@ -145,7 +157,8 @@ class Book:
     # The words of a scheduler.
 
     def order(self, time_s: float, order: Order, id: str = "") -> None:
-        """A job has been handed in. One of the same name that is over makes room for it."""
+        """A job has been handed in. One of the same name that is over makes room for it; one that is not is the same
+        job, and has this id from now on."""
         self.append(Ordered(time_s, order.name, {**plain(order), "id": id}))
 
     def aim(self, time_s: float, name: str, what: str, way: Way | None, place: Mapping[str, int], reason: str) -> Aim:
@@ -189,13 +202,15 @@ class Book:
         id_ = str(facts.pop("id", "") or "")
         known = self.jobs.get(event.name)
         if known is not None and not known.over:
-            # The engine has given it an id since.
-            self.jobs[event.name] = replace(known, id=id_ or known.id)
+            # The engine has given it an id since, or another one.
+            self.jobs[event.name] = _renumbered(known, id_)
             return
         try:
             order = built(Order, facts)
         except BadSpec:
             return
+        if known is not None and known.id and not known.settled:
+            self.former[known.id] = known
         self._numbers += 1
         self.jobs[event.name] = Kept(order, self._numbers, id_)
 
@@ -218,9 +233,18 @@ class Book:
         facts = event.facts
         if event.what == "measured" and not event.name:
             self.meters_j.update({str(node): float(j) for node, j in dict(facts.get("meters_j") or {}).items()})
+            self.idle_j.update({str(node): float(j) for node, j in dict(facts.get("idle_j") or {}).items()})
+            self.shown_j = max(self.shown_j, float(facts.get("shown_j") or 0.0))
+            self.measured_s = event.time_s
             self.purse = {str(name): float(value) for name, value in dict(facts.get("purse") or {}).items()}
             return
         known = self.jobs.get(event.name)
+        about = str(facts.get("of") or "")
+        if about and (known is None or known.id != about):
+            # The last word on a job whose name another one has now.
+            if about in self.former and event.what == "measured" and facts.get("final"):
+                del self.former[about]
+            return
         if known is None:
             return
         more: dict[str, Any] = {}
@@ -238,15 +262,30 @@ class Book:
         elif event.what == "stopped":
             # It waits, and nothing is aimed at: whatever it ran as is decided anew.
             more |= {"state": "waiting", "aim": None, "former": None}
+        elif event.what == "found" and known.over:
+            # It was given up, or ended, and is there again: its account goes on, everything else is decided anew.
+            known = _renumbered(known, str(facts.get("id") or ""))
+            if "before_j" in facts:
+                more["before_j"] = {str(n): float(j) for n, j in dict(facts["before_j"]).items()}
+            more |= {"state": "waiting", "aim": None, "former": None, "settled": False, "lost": False}
+            more |= {"ended_s": None, "exit_code": None, "why": ""}
         elif event.what in ENDS and not known.over:
             more["state"] = ENDS[event.what]
             more["ended_s"] = float(facts.get("ended_s") or event.time_s)
             more["exit_code"] = facts.get("exit_code")
             more["why"] = str(facts.get("why") or ("the engine no longer knows it" if event.what == "lost" else ""))
             more["starts"] = int(facts.get("starts", known.starts))
+            more["lost"] = event.what == "lost"
         if event.what == "measured" and facts.get("final"):
             more["settled"] = True
         self.jobs[event.name] = replace(known, **more)
+
+
+def _renumbered(known: Kept, id_: str) -> Kept:
+    """The same job under another id, if that is one: what it took under the old one stays its own."""
+    if not id_ or id_ == known.id:
+        return known
+    return replace(known, id=id_, before_j=known.energy_j) if known.id else replace(known, id=id_)
 
 
 def _held(known: Kept) -> Aim | None:

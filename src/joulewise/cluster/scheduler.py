@@ -35,7 +35,7 @@ from joulewise.cluster.scheduler_sight import Sight
 from joulewise.cluster.scheduler_status import JobStatus, NodeStatus, Status
 from joulewise.cluster.scheduler_watts import Watts
 from joulewise.cluster.state import Costs, Kind, Snapshot
-from joulewise.core.errors import BadSpec, EngineLost, Fenced, NotKept
+from joulewise.core.errors import BadSpec, EngineLost, NotKept
 from joulewise.store.journal import Journal
 
 __all__ = ["JobStatus", "NodeStatus", "Scheduler", "Status"]
@@ -94,11 +94,11 @@ class Scheduler:
             period_s=period_s,
         )
         self._hands = Hands(self._sight)
-        self._following = Following(self._sight, self._hands.said)
         self._watts = Watts(self._sight, self.limits, purse, sleeps=round_.sleeps, watch_s=watch_s)
         self._energy = Energy(
             self._sight, self._watts, progress=progress or _progress, seen_s=seen_s, account_s=account_s
         )
+        self._following = Following(self._sight, self._hands.said, self._energy)
         self._rounds = Rounds(self._sight, self._watts, self._energy, round_, costs, watch)
         self._shown = Shown(self._sight, self._watts, self._energy, self._rounds)
         self._status: Status | None = None
@@ -125,20 +125,26 @@ class Scheduler:
         """Look until ``stop`` is set. Fenced where another scheduler takes over."""
         while not stop.is_set():
             wait_s = self.look()
-            if self._sight.lost:
+            if self._sight.lost or "engine" in self._sight.faults:
                 stop.wait(min(wait_s, self._watch_s))
 
     def look(self) -> float:
         """One pass; for how long the next one may wait, in seconds, if nothing happens."""
         sight = self._sight
+        answers = True
         try:
             sight.engine.wait(self._wait_s)  # what happened is seen in what is: nothing depends on being told of it
         except EngineLost as lost:
-            sight.lost = str(lost)
+            sight.lost, answers = str(lost), False
+        except BadSpec as fault:
+            # One thing that the engine would not do; whoever asked for it asks again, or decides anew.
+            sight.faults["engine"] = str(fault)
+        else:
+            sight.faults.pop("engine", None)
         with self._lock:
             now_s = self._now()
             try:
-                self._pass(now_s)
+                self._pass(now_s, answers=answers)
                 sight.faults.pop("journal", None)
             except NotKept as fault:
                 # Nothing is done that is not written down; agents go on holding what they were told.
@@ -220,11 +226,11 @@ class Scheduler:
 
     # One pass.
 
-    def _pass(self, now_s: float) -> None:
+    def _pass(self, now_s: float, *, answers: bool) -> None:
         sight = self._sight
-        if self._agents is not None and (later := self._agents.outdated) is not None and later > self.book.epoch:
-            raise Fenced(f"an agent has heard of epoch {later}; this scheduler holds {self.book.epoch} and must stop")
-        sight.see(now_s)
+        sight.keep_time(now_s)
+        if answers:  # an engine that is away lets every question wait
+            sight.see(now_s)
         self._watts.idle()
         fell = self._watts.watch(now_s)
         if not sight.lost:

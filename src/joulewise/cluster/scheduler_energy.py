@@ -50,7 +50,10 @@ class Energy:
 
     def led(self, now_s: float) -> None:
         """Go on from where the book's meters stood."""
-        self.meter = ClusterMeter(self._sight.book.meters_j, now_s)
+        book = self._sight.book
+        self.meter = ClusterMeter(
+            book.meters_j, now_s, idle_meters_j=book.idle_j, shown_j=book.shown_j, since_s=book.measured_s
+        )
         self._accounted_s = -math.inf
         self._written = self.meter.heard
 
@@ -62,13 +65,17 @@ class Energy:
             else {node.name: self._sight.agents.latest(node.name) for node in self._sight.nodes}
         )
         # The last word of a node that has gone off since says nothing of what it draws now.
-        asleep = {node.name for node in self._sight.nodes if node.state in ("off", "booting")}
+        asleep = {
+            node.name
+            for node in self._sight.nodes
+            if node.state in ("off", "booting") or (node.state == "up" and node.name in self._sight.fresh)
+        }
         told = {
-            node: (replace(report, power_w=None) if node in asleep else report, self._sight.agents.silent_s(node))
+            node: (replace(report, power_w=self._watts.credible_w(report)), self._sight.agents.silent_s(node))
             for node, report in reports.items()
             if report is not None and self._sight.agents is not None
         }
-        self.meter.count(now_s, told, self.assumed_w())
+        self.meter.count(now_s, told, self.assumed_w(), asleep)
         for name, run in runs.items():
             kept = self._sight.book.jobs[name]
             seen = self._sight.seen[name]
@@ -114,17 +121,31 @@ class Energy:
                 watts[node.name] = kind.empty_node_w if need is None else need.believed_w
         return watts
 
-    def job_j(self, name: str) -> dict[str, float]:
+    def job_j(self, kept: Kept) -> dict[str, float]:
         """A job's joules by node, over all its starts: as the agents say now, else as last written down."""
-        kept = self._sight.book.jobs[name]
         energy = dict(kept.energy_j)
-        if self._sight.agents is not None and kept.id:
-            for node in {*energy, *(node.name for node in self._sight.nodes)}:
-                report = self._sight.agents.latest(node)
-                rows = [] if report is None else [job for job in report.jobs if job.id == kept.id]
-                if rows:
-                    energy[node] = max(energy.get(node, 0.0), sum(job.gpu_j + job.host_j for job in rows))
+        for node, joules in self._told_j(kept.id).items():
+            energy[node] = max(energy.get(node, 0.0), kept.before_j.get(node, 0.0) + joules)
         return energy
+
+    def _told_j(self, id_: str) -> dict[str, float]:
+        """What agents say now of a job with this id, by node."""
+        told: dict[str, float] = {}
+        agents = self._sight.agents
+        for node in self._sight.nodes if agents is not None and id_ else ():
+            report = None if agents is None else agents.latest(node.name)
+            for job in () if report is None else report.jobs:
+                if job.id == id_:
+                    told[node.name] = told.get(node.name, 0.0) + job.gpu_j + job.host_j
+        return told
+
+    def reopened(self, kept: Kept, id_: str) -> dict[str, float]:
+        """A job that was over goes on under ``id_``: agents keep its account again; of what it has taken so far, by
+        node, what they do not tell any more."""
+        if self._sight.agents is not None:
+            self._sight.agents.remember([id_])
+        told = self._told_j(id_)
+        return {node: max(0.0, joules - told.get(node, 0.0)) for node, joules in self.job_j(kept).items()}
 
     def gpu_j(self, name: str) -> float:
         """What a job's GPUs have drawn, as far as agents still tell."""
@@ -144,32 +165,56 @@ class Energy:
             self._written = self.meter.heard
             purse = {} if self._watts.purse is None else self._watts.purse.facts()
             if self._sight.nodes and (purse or self._sight.agents is not None):
-                self._sight.book.turn(now_s, "", "measured", meters_j=self.meter.meters_j(), purse=purse)
-        for name, kept in list(self._sight.book.jobs.items()):
+                self._sight.book.turn(
+                    now_s,
+                    "",
+                    "measured",
+                    meters_j=self.meter.meters_j(),
+                    idle_j=self.meter.idle_meters_j(),
+                    shown_j=self.meter.whole_j,
+                    purse=purse,
+                )
+        book = self._sight.book
+        for kept in list(book.former.values()):
+            # Another job has its name now; what followed that name is the other's.
+            energy = self.job_j(kept)
+            if self._last_word(now_s, kept) and self._accounted(kept, energy):
+                book.turn(now_s, kept.order.name, "measured", of=kept.id, energy_j=energy, final=True)
+                self._forget(kept)
+        for name, kept in list(book.jobs.items()):
             if kept.settled:
                 continue
-            energy = self.job_j(name)
+            energy = self.job_j(kept)
             if kept.over:
                 if self._last_word(now_s, kept):
-                    if not self._accounted(name, kept, energy):
+                    if not self._accounted(kept, energy):
                         continue
                     track = self._sight.tracks.pop(name, None)
                     facts = {} if track is None else {"done": track.done, "gpu_s": track.gpu_s}
-                    self._sight.book.turn(now_s, name, "measured", energy_j=energy, final=True, **facts)
-                    if self._sight.agents is not None:
-                        self._sight.agents.forget([kept.id])
-            elif regular and energy and energy != dict(kept.energy_j) and self._accounted(name, kept, energy):
-                track = self._sight.track(kept)
-                self._sight.book.turn(now_s, name, "measured", energy_j=energy, done=track.done, gpu_s=track.gpu_s)
+                    book.turn(now_s, name, "measured", of=kept.id, energy_j=energy, final=True, **facts)
+                    self._forget(kept)
+            elif regular and energy and energy != dict(kept.energy_j) and self._accounted(kept, energy):
+                self.note(now_s, kept)
 
-    def _accounted(self, name: str, kept: Kept, energy: Mapping[str, float]) -> bool:
+    def note(self, now_s: float, kept: Kept) -> None:
+        """Write down what a job has taken so far."""
+        track = self._sight.track(kept)
+        facts = {"energy_j": self.job_j(kept), "done": track.done, "gpu_s": track.gpu_s}
+        self._sight.book.turn(now_s, kept.order.name, "measured", of=kept.id, **facts)
+
+    def _forget(self, kept: Kept) -> None:
+        if self._sight.agents is not None and kept.id:
+            self._sight.agents.forget([kept.id])
+
+    def _accounted(self, kept: Kept, energy: Mapping[str, float]) -> bool:
         """Whether the engine has a job's energy; False: try again later."""
         if self._sight.lost:
             return False
-        if not energy or name not in self._sight.seen or self._sight.seen[name].id != kept.id:
+        name = kept.order.name
+        if not energy or name not in self._sight.seen or name in self._sight.missing:
             return True
         try:
-            self._sight.do("account", lambda: self._sight.engine.account(name, sum(energy.values())))
+            self._sight.do("account", lambda: self._sight.engine.account(name, sum(energy.values()), kept.id))
             return True
         except EngineLost as lost:
             self._sight.lost = str(lost)

@@ -23,11 +23,12 @@ class Hands:
 
     def __init__(self, sight: Sight) -> None:
         self._sight = sight
-        self._said: dict[str, tuple[int, Act, float]] = {}
+        self._said: dict[str, tuple[str, int, Act, float]] = {}
 
     def said(self, name: str) -> int | None:
-        """The version of a job's aim that was last said; None: none."""
-        return self._said[name][0] if name in self._said else None
+        """The version of a job's aim that was last said; None: none, or to another job of that name."""
+        said = self._said.get(name)
+        return said[1] if said is not None and said[0] == self._sight.book.jobs[name].id else None
 
     def led(self) -> None:
         """Everything has to be said again."""
@@ -42,10 +43,10 @@ class Hands:
                 self._said.pop(name, None)
                 continue
             act = wanted(kept, seen)
-            if act is None or kept.aim is None:
+            if act is None or kept.aim is None or name in self._sight.missing:
                 continue
             said = self._said.get(name)
-            if said is not None and said[:2] == (kept.aim.version, act) and now_s - said[2] < _SAY_AGAIN_S:
+            if said is not None and said[:3] == (kept.id, kept.aim.version, act) and now_s - said[3] < _SAY_AGAIN_S:
                 continue
             rank = {"stop": 0, "preempt": 1, "resize": 2, "start": 3}[act.what]
             acts.append((rank, kept.number, name, act))
@@ -75,4 +76,4 @@ class Hands:
             if act.what in ("start", "resize"):
                 self._sight.book.turn(now_s, name, "stopped")
                 self._sight.call(now_s + self._sight.period_s)
-        self._said[name] = (kept.aim.version, act, now_s)
+        self._said[name] = (kept.id, kept.aim.version, act, now_s)

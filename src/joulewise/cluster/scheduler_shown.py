@@ -41,20 +41,23 @@ class Shown:
                 for name, gpus in seen.place.items():
                     used[name] = used.get(name, 0) + gpus
         power_w = 0.0
-        idle_j = 0.0
         for node in self._sight.nodes:
             report = None if agents is None else agents.latest(node.name)
             heard = report is not None and agents is not None and agents.heard(node.name)
             # The last word of a node that has gone off since says nothing of now.
             drawn_w = report.power_w if report is not None and heard and node.state not in ("off", "booting") else None
             kind = self._sight.kinds.get(node.kind)
-            counted_w = drawn_w if drawn_w is not None else assumed.get(node.name, 0.0)
+            counted_w = assumed.get(node.name, 0.0)
+            says = () if report is None else report.trouble
+            if drawn_w is not None and report is not None:
+                counted_w = self._watts.credible_w(report) or 0.0
+                if counted_w < drawn_w:
+                    said, most = format_power(drawn_w), format_power(counted_w)
+                    says = (f"its sensors say {said}, more than it can draw; counted with {most}", *says)
             if node.name in self._sight.silent and kind is not None:
                 counted_w = most_w(node, kind, self._sight.most_gpu_w.get(node.kind, 0.0))
             power_w += counted_w
-            idle_j += 0.0 if report is None else report.idle_j
             bound_w = None if agents is None else agents.in_force_w(node.name)
-            says = () if report is None else report.trouble
             if node.name in self._sight.silent:
                 says = (f"its agent is silent; counted with {format_power(counted_w)}", *says)
             if node.state == "up" and node.name in self._sight.fresh:
@@ -92,7 +95,7 @@ class Shown:
             limit.source,
             None if cap_w is None else power_w <= cap_w,
             self._energy.meter.whole_j,
-            idle_j,
+            self._energy.meter.idle_j,
             limit.energy_j,
             limit.period_s,
             0.0 if self._watts.purse is None else self._watts.purse.price,
@@ -133,7 +136,7 @@ class Shown:
             kept.done if track is None else track.done,
             work,
             left,
-            sum(self._energy.job_j(order.name).values()),
+            sum(self._energy.job_j(kept).values()),
             order.submitted_s,
             kept.started_s,
             kept.ended_s,

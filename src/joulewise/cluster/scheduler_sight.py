@@ -51,10 +51,14 @@ class Sight:
         self.tracks: dict[str, Track] = {}
         self.nodes: tuple[NodeSeen, ...] = ()
         self.seen: dict[str, JobSeen] = {}
+        self.missing: dict[str, float] = {}
+        """Jobs that are not over and that the engine does not show, since when; the last that it showed stands."""
         self.silent: frozenset[str] = frozenset()
         """Nodes whose agents say nothing though they should."""
         self.fresh: set[str] = set()
-        """Nodes that have booted and were not heard of since: nothing has run there yet."""
+        """Nodes that have booted and were not heard of since: nothing of ours has run there yet."""
+        self._up_s: dict[str, float] = {}
+        """When those of them that are up were first seen so."""
         self.lost = ""
         """Why the engine does not answer; empty: it does."""
         self.taken = False
@@ -63,6 +67,7 @@ class Sight:
         self.refused: set[tuple[str, int]] = set()
         self.due_s = math.inf
         self.last_round_s: float | None = None
+        self._time_s = -math.inf
 
     def led(self) -> None:
         """A new epoch: what was known of jobs is looked up anew, and the engine is taken."""
@@ -73,6 +78,15 @@ class Sight:
             self.taken, self.lost = True, ""
         except EngineLost as lost:
             self.lost = str(lost)
+
+    def keep_time(self, now_s: float) -> None:
+        """A clock that was set back takes the times of rounds with it: they must not wait until it is there again."""
+        back_s = self._time_s - now_s
+        self._time_s = now_s
+        if back_s > 0:
+            self.due_s -= back_s
+            if self.last_round_s is not None:
+                self.last_round_s -= back_s
 
     def see(self, now_s: float) -> None:
         """What the engine shows; the last known while it does not answer."""
@@ -86,6 +100,7 @@ class Sight:
             return
         if self.lost:
             self.call(now_s)
+            self.missing.clear()  # it may need a while to know everything again
         self.lost = ""
         states = {node.name: (node.state, node.gpus, node.foreign_gpus) for node in self.nodes}
         if states != {node.name: (node.state, node.gpus, node.foreign_gpus) for node in nodes}:
@@ -94,7 +109,8 @@ class Sight:
             was = states.get(node.name)
             if node.state in ("off", "booting"):
                 self.fresh.add(node.name)
-            elif node.name in self.fresh and (was is None or self.agents is None or self.agents.heard(node.name)):
+                self._up_s.pop(node.name, None)
+            elif node.name in self.fresh and (was is None or self._awake(node, now_s)):
                 self.fresh.discard(node.name)
                 self.call(now_s)
             if node.kind not in self.kinds:
@@ -103,7 +119,24 @@ class Sight:
                     f"node {node.name} is of kind {node.kind!r}, which is not described; known: {known}"
                 )
         self.nodes = nodes
-        self.seen = {job.name: job for job in jobs}
+        shown = {job.name: job for job in jobs}
+        for name, kept in self.book.jobs.items():
+            if kept.over or name in shown:
+                self.missing.pop(name, None)
+                continue
+            self.missing[name] = min(now_s, self.missing.get(name, now_s))
+            if name in self.seen:
+                shown[name] = self.seen[name]
+        self.seen = shown
+
+    def _awake(self, node: NodeSeen, now_s: float) -> bool:
+        """Whether a node that has booted was heard of, or has had time enough for it: then it is silent."""
+        agents = self.agents
+        if agents is None or agents.heard(node.name):
+            return True
+        up_s = self._up_s[node.name] = min(now_s, self._up_s.get(node.name, now_s))
+        kind = self.kinds.get(node.kind)
+        return now_s - up_s > agents.lost_s + (0.0 if kind is None else kind.boot_s)
 
     def watch_agents(self, now_s: float) -> None:
         """Which nodes are silent, and which decisions were refused."""
@@ -118,6 +151,11 @@ class Sight:
         if silent != self.silent:
             self.silent = silent
             self.call(now_s)
+        doubts = agents.doubts()
+        for told in [told for told in self.faults if told.startswith("agent ")]:
+            if told.removeprefix("agent ") not in doubts:
+                del self.faults[told]
+        self.faults.update({f"agent {name}": why for name, why in doubts.items()})
         by_id = {kept.id: kept for kept in self.book.jobs.values() if not kept.over}
         for refusal in agents.refusals():
             key = (refusal.id, refusal.version)
@@ -140,15 +178,18 @@ class Sight:
         track = self.tracks.get(kept.order.name)
         if track is None or track.order != kept.order:
             name = kept.order.name
-            belief: Belief
             try:
-                belief = self._believe(kept.order)
+                track = Track(kept.order, self._believe(kept.order), done=kept.done, gpu_s=kept.gpu_s)
+                track.ways(self.kinds.values(), self.now())
+                track.work_left()
                 self.faults.pop(f"belief {name}", None)
-            except BadSpec as fault:
-                # One job that cannot be understood must not keep the others from being scheduled.
-                self.faults[f"belief {name}"] = f"job {name} cannot be scheduled: {fault}"
-                belief = NoBelief()
-            track = self.tracks[name] = Track(kept.order, belief, done=kept.done, gpu_s=kept.gpu_s)
+            except Exception as fault:
+                # One job that cannot be understood, whatever its user wrote, must not keep the others from being
+                # scheduled.
+                said = str(fault) if isinstance(fault, BadSpec) else f"{type(fault).__name__}: {fault}"
+                self.faults[f"belief {name}"] = f"job {name} cannot be scheduled: {said}"
+                track = Track(kept.order, NoBelief(), done=kept.done, gpu_s=kept.gpu_s)
+            self.tracks[name] = track
         return track
 
     def runs(self) -> dict[str, JobRun]:

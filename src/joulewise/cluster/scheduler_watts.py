@@ -12,7 +12,7 @@ import math
 import threading
 
 from joulewise.cluster.ceilings import Need, ceilings
-from joulewise.cluster.declared import Share
+from joulewise.cluster.declared import Report, Share
 from joulewise.cluster.engine import DONE, JobSeen
 from joulewise.cluster.limits import Limits
 from joulewise.cluster.purse import Purse
@@ -105,7 +105,10 @@ class Watts:
         if len(told) < len(self.needs):
             self._over_s = None  # silent ones are counted with their most already
             return
-        drawn_w = self.uncontrolled_w + sum(report.power_w or 0.0 for report in told)
+        drawn_w = self.uncontrolled_w
+        for report in told:
+            said_w = self.credible_w(report)
+            drawn_w += self.needs[report.node].believed_w if said_w is None else said_w
         if drawn_w <= _TOLERATED * self.cap_w:
             self._over_s = None
         elif self._over_s is None:
@@ -123,6 +126,17 @@ class Watts:
             self._sight.call(now_s)
         if self._dearer <= 1.0:
             self._sight.faults.pop("cap", None)
+
+    def credible_w(self, report: Report) -> float | None:
+        """What a node says that it draws, as far as it can: one wrong sensor must not stop everybody's jobs. None: it
+        does not say."""
+        if report.power_w is None:
+            return None
+        node = next((each for each in self._sight.nodes if each.name == report.node), None)
+        kind = None if node is None else self._sight.kinds.get(node.kind)
+        if node is None or kind is None or node.kind not in self._sight.most_gpu_w:
+            return report.power_w
+        return min(report.power_w, most_w(node, kind, self._sight.most_gpu_w[node.kind]))
 
     def limited(self, event: Limited) -> None:
         """A word on the limits: written down, then heard."""
@@ -214,6 +228,9 @@ class Watts:
                     self.uncontrolled_w += kind.off_w
                 elif node.name in self._sight.fresh or node.state == "booting":
                     self.uncontrolled_w += max(kind.boot_w, kind.empty_node_w)
+                    # Strangers may be there before our agent is, and nothing of ours holds them down.
+                    gpu_w = self._sight.most_gpu_w.get(node.kind, 0.0)
+                    self.uncontrolled_w += node.foreign_gpus * max(0.0, gpu_w - kind.idle_gpu_w)
                     self.needs.pop(node.name, None)
             if self._sight.agents is None:
                 return
@@ -221,7 +238,7 @@ class Watts:
             self._sight.agents.declare_shares(shares)
             self.limit(now_s)
             self._sight.step("after declare")
-        known = {kept.id for kept in self._sight.book.jobs.values()}
+        known = {kept.id for kept in self._sight.book.jobs.values()} | self._sight.book.former.keys()
         for node in self._sight.nodes:
             report = self._sight.agents.latest(node.name)
             if report is not None:

@@ -174,7 +174,7 @@ class Aimed:
 @dataclass(frozen=True, slots=True)
 class Turned:
     """What became of a job, as its engine and its nodes tell: ``what`` is started, stopped, ended, failed, cancelled,
-    lost or measured."""
+    lost, found (it was over, and is there again) or measured."""
 
     time_s: float
     name: str

@@ -15,7 +15,7 @@ What it is not: a policy; nor a writer of hardware, which the daemon is. Jobs do
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from joulewise.cluster.declared import Declared, GpuReport, Report, Share, ShareReport
@@ -116,8 +116,22 @@ class Agent:
             self._keep(lambda: self._memory.keep_heard(new))
             self._heard = new
             self._news = True
+        self._drop(declared.ended)
         if self._accounts.forget(declared.ended):
             self._keep(lambda: self._memory.keep_accounts(self._accounts))
+
+    def _drop(self, ended: Collection[str]) -> None:
+        """Jobs that are over for good hold nothing. Their epilogs take their claims, but an engine may lose one (a
+        Slurm whose controller was away when the job ended), and the GPUs would be that job's for ever."""
+        left = [claim.id for claim in self._claims.look() if claim.id in ended]
+        for id in left:
+            try:
+                self._claims.drop(id)
+            except JoulewiseError as error:
+                self._say(f"job {id} is over, but its claim cannot be taken back: {error}")
+        if left:
+            self._count(self._now(), self._claims.look())
+            self._news = True
 
     @property
     def period_s(self) -> float:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from joulewise.daemon.grants import GRANTS, Grants
+from joulewise.daemon.grants import GRANTS, Grants, remove
 
 
 def held_for(job: str) -> str:
@@ -40,6 +40,10 @@ class Claims:
         self._grants = Grants(directory, now=now)
         self.problems: tuple[str, ...] = ()
         """What is wrong there, as of the last look."""
+
+    def drop(self, id: str) -> None:
+        """Take back the claim of a job that is over: its epilog never came. NotPermitted or BadSpec as ``remove``."""
+        remove(self._grants.directory, job=id)
 
     def look(self) -> tuple[Claim, ...]:
         """Who has what now, by id. Some microseconds a file if nothing has changed.

@@ -85,7 +85,7 @@ def demand(control: Control, gpu: VirtualGpu) -> Demand:
     return Demand(
         sm_mhz=sm_lock and (model.sm_mhz.snap(sm_lock[0]), model.sm_mhz.snap(sm_lock[1])),
         memory_mhz=memory_lock and (model.memory_mhz.snap(memory_lock[0]), model.memory_mhz.snap(memory_lock[1])),
-        limit_w=control.power_limit_mw / 1000.0 if control.power_limit_mw else None,
+        limit_w=control.power_limit_w,
     )
 
 

@@ -88,6 +88,11 @@ class Control:
     """CLOCK_MONOTONIC of the last write; 0: never written."""
     writer_pid: int
 
+    @property
+    def power_limit_w(self) -> float | None:
+        """None on a GPU that has no power limit."""
+        return self.power_limit_mw / 1000.0 if self.power_limit_mw else None
+
 
 class Knobs(TypedDict, total=False):
     """What ``write_control`` takes. Absent: as before."""

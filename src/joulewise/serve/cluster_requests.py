@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from fastapi import Path, Query
 from pydantic import ConfigDict, Field
 
+from joulewise.cluster import orders
 from joulewise.cluster.declared import GpuReport, JobEnergy, Report, ShareReport
 from joulewise.cluster.engine import Order
 from joulewise.core.knob import Setting
@@ -19,10 +20,13 @@ from joulewise.serve.requests import Body, Joules, SettingBody, Text, Watts
 LONGEST_WAIT_S = 30.0
 """A report is answered by then, whether there is anything new or not: proxies close what is silent for longer."""
 _NAME = "^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$"
-_MOST_GPUS = 100_000
 _MOST_EPOCHS = 2**53
 
-JobName = Annotated[str, Path(pattern=_NAME, description="A job's name.", examples=["night-7"])]
+JobName = Annotated[
+    str,
+    # A second user's job of one name is known as NAME@ID.
+    Path(pattern=f"^{orders.NAME}(@[0-9]{{1,10}})?$", description="A job's name.", examples=["night-7"]),
+]
 NodeName = Annotated[str, Path(pattern=_NAME, description="A node's name, as its engine has it.", examples=["n1"])]
 Wait = Annotated[
     float,
@@ -33,10 +37,10 @@ Wait = Annotated[
         description="The latest answer if nothing is new.",
     ),
 ]
-Instant = Annotated[float, Field(ge=0, le=1e11)]
+Instant = Annotated[float, Field(ge=0, le=orders.LATEST_S)]
 """Seconds since 1970."""
 Count = Annotated[int, Field(ge=0, le=_MOST_EPOCHS)]
-Gpus = Annotated[int, Field(ge=1, le=_MOST_GPUS)]
+Gpus = Annotated[int, Field(ge=1, le=orders.MOST_GPUS)]
 Why = Annotated[str, Field(max_length=2000)]
 
 
@@ -59,29 +63,36 @@ class OrderBody(Body):
         }
     )
 
-    name: Annotated[str, Field(pattern=_NAME)]
-    command: list[Annotated[str, Field(max_length=10_000)]] = Field(min_length=1, max_length=1000)
+    name: Annotated[str, Field(pattern=f"^{orders.NAME}$")]
+    command: list[Annotated[str, Field(max_length=orders.LONGEST_WORD)]] = Field(
+        min_length=1, max_length=orders.MOST_WORDS
+    )
     gpus: Gpus = Field(description="What it asks for.")
-    checkpoint: Annotated[str, Field(min_length=1, max_length=4096)] | None = Field(
+    checkpoint: Annotated[str, Field(min_length=1, max_length=orders.LONGEST_PATH)] | None = Field(
         default=None, description="The folder of its checkpoints; with one it is elastic."
     )
     least_gpus: Gpus = 1
     most_gpus: Gpus | None = Field(default=None, description="None: as far as is believed to help.")
-    work: Annotated[float, Field(gt=0, le=1e15)] | None = Field(default=None, description="Steps it takes.")
+    work: Annotated[float, Field(gt=0, le=orders.MOST_WORK)] | None = Field(default=None, description="Steps it takes.")
     brought: dict[str, Any] | None = Field(default=None, description="Time and energy of a unit, by GPUs, where known.")
     workload: Text = Field(default="", description="Jobs with the same one learn from each other.")
-    batch: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = None
+    batch: Annotated[int, Field(ge=1, le=orders.MOST_BATCH)] | None = None
     deadline_s: Instant | None = Field(default=None, description="Seconds since 1970.")
-    weight: Annotated[float, Field(gt=0, le=1e6)] = Field(default=1.0, description="What its time counts.")
+    weight: Annotated[float, Field(gt=0, le=orders.MOST_WEIGHT)] = Field(
+        default=1.0, description="What its time counts."
+    )
     tenant: Text = ""
-    directory: Annotated[str, Field(max_length=4096)] = ""
-    environ: dict[str, Annotated[str, Field(max_length=10_000)]] = Field(default={}, max_length=1000)
-    limit_s: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    directory: Annotated[str, Field(max_length=orders.LONGEST_PATH)] = ""
+    environ: dict[str, Annotated[str, Field(max_length=orders.LONGEST_WORD)]] = Field(
+        default={}, max_length=orders.MOST_WORDS
+    )
+    limit_s: Annotated[float, Field(gt=0, le=orders.LONGEST_S)] | None = None
 
     def order(self, submitted_s: float) -> Order:
-        """As an engine knows it."""
-        fields = self.model_dump()
-        return Order(**{**fields, "command": tuple(self.command), "submitted_s": submitted_s})
+        """As an engine knows it. BadSpec for what the bounds above cannot say."""
+        order = Order(**{**self.model_dump(), "command": tuple(self.command), "submitted_s": submitted_s})
+        orders.check(order)
+        return order
 
 
 class CapBody(Body):

@@ -13,7 +13,8 @@ _BEARER = HTTPBearer(auto_error=False, description="A token that 'joulewise serv
 
 
 def allowed(guard: Guard, scope: Scope) -> Callable[..., Awaitable[None]]:
-    """What a router of that scope depends on: 401 or 403 for a request that the guard refuses."""
+    """What a router of that scope depends on: 401 or 403 for a request that the guard refuses.
+    Where its path names a ``node``, an agent's token must be that node's."""
 
     # Not in a thread: it waits for nothing, and a crowd of agents must not queue for threads.
     async def check(
@@ -24,6 +25,7 @@ def allowed(guard: Guard, scope: Scope) -> Callable[..., Awaitable[None]]:
             authorization=request.headers.get("authorization"),
             peer=request.client.host if request.client else None,
             host=request.headers.get("host"),
+            node=request.path_params.get("node"),
         )
         if refused is not None:
             headers = {"WWW-Authenticate": "Bearer"} if refused.status == 401 else None

@@ -1,9 +1,10 @@
 """Who may ask and tell over HTTP: tokens, of which the server's file keeps only the hashes.
 
 A token is 32 random bytes, so that its plain SHA-256 cannot be guessed back. Whoever may write may do everything; a
-node's agent may report and be told what to hold, and neither read the rest nor change it. A file of tokens has one a
-line, ``HASH SCOPE NAME``; empty lines and lines that begin with ``#`` are for people. Without any tokens only this
-machine is served (``Guard``).
+node's agent may report and be told what to hold, and neither read the rest nor change it. Its token bears the node's
+name and speaks for that node alone; one that bears ``*`` speaks for all. A file of tokens has one a line,
+``HASH SCOPE NAME``; empty lines and lines that begin with ``#`` are for people. Without any tokens only this machine is
+served (``Guard``).
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from pathlib import Path
 from joulewise.core.errors import BadSpec, NotKept
 
 FILE = "tokens"
+EVERY_NODE = "*"
+"""The name of an agents' token that speaks for any node."""
 _LINE = re.compile(r"(?P<hash>[0-9a-f]{64})\s+(?P<scope>read|write|agent)(?:\s+(?P<name>\S.*))?")
 _BEARER = re.compile(r"(?i:bearer)\s+(?P<token>[\x21-\x7e]{1,200})\s*")
 
@@ -48,9 +51,15 @@ class Token:
 
 
 def make(scope: Scope, name: str = "") -> tuple[str, Token]:
-    """A new token: what its owner gets, once, and what is kept of it."""
+    """A new token: what its owner gets, once, and what is kept of it. BadSpec for an agent's without a node's name."""
+    name = " ".join(name.split())
+    if scope is Scope.AGENT and (not name or " " in name):
+        raise BadSpec(
+            f"an agent's token speaks for the node that it is named after, not for {name!r}; name one: --name n1, or "
+            f"--name '{EVERY_NODE}' for all"
+        )
     secret = f"jw_{secrets.token_urlsafe(32)}"
-    return secret, Token(_hash(secret), scope, " ".join(name.split()))
+    return secret, Token(_hash(secret), scope, name)
 
 
 def read(path: Path) -> tuple[Token, ...]:
@@ -116,8 +125,11 @@ class Guard:
         self._tokens = None if tokens is None else tuple(tokens)
         self._open_to_all = open_to_all
 
-    def refuses(self, scope: Scope, *, authorization: str | None, peer: str | None, host: str | None) -> Refused | None:
-        """None to serve it. ``peer`` is the other end's address, ``host`` the name under which we were called."""
+    def refuses(
+        self, scope: Scope, *, authorization: str | None, peer: str | None, host: str | None, node: str | None = None
+    ) -> Refused | None:
+        """None to serve it. ``peer`` is the other end's address, ``host`` the name under which we were called,
+        ``node`` the one that is spoken for, if any."""
         if self._tokens is None:
             if self._open_to_all or (is_loopback(peer or "") and is_loopback(_without_port(host or ""))):
                 return None
@@ -131,6 +143,10 @@ class Guard:
         if scope not in _GOOD_FOR[known.scope]:
             can = "may only read" if known.scope is Scope.READ else "is a node agent's and may only report"
             return Refused(403, f"this token {can}; make one with 'joulewise serve token --scope {scope}'")
+        if node is not None and known.scope is Scope.AGENT and known.name not in (node, EVERY_NODE):
+            whose = f"is for node {known.name!r}" if known.name else "names no node"
+            way_out = "make one with 'joulewise serve token --scope agent --name NODE'"
+            return Refused(403, f"this token {whose}, and {node!r} reports with it; {way_out}")
         return None
 
     def _known(self, digest: str) -> Token | None:

@@ -204,6 +204,18 @@ class EngineConformance:
         _end(stage, order.name)
         stage.engine.account(order.name, 3.5)
 
+    def test_energy_of_a_job_whose_name_another_has_now_is_written_by_its_id(self, stage: EngineStage) -> None:
+        order = stage.order("heir", gpus=1)
+        first = stage.engine.submit(order)
+        _end(stage, order.name)
+        second = stage.engine.submit(replace(order, weight=2.0))
+        assert second != first
+        for identity in (first, second):
+            stage.engine.account(order.name, 1.5, identity)
+        with pytest.raises(BadSpec):
+            stage.engine.account(order.name, 1.5, "999999")
+        _end(stage, order.name)
+
 
 def _names(stage: EngineStage) -> list[str]:
     return [node.name for node in stage.engine.nodes() if node.state == "up"]

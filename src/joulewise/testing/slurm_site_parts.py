@@ -216,6 +216,8 @@ def _scripts(layout: Layout) -> None:
             folder / name,
             f'[ -r {quoted}/"$SLURMD_NODENAME"/slurm.env ] || exit 0',
             f'export JOULEWISE_SETTINGS={quoted}/"$SLURMD_NODENAME"/slurm.env',
+            # Slurm throws away what they say.
+            f"exec 2>>{quoted}/log/{name}.err",
             f"exec {shlex.quote(str(scripts / f'{name}.sh'))}",
         )
     _script(

@@ -16,7 +16,9 @@ from pathlib import Path
 import pytest
 
 from joulewise.cluster.engine import JobSeen, Order
+from joulewise.cluster.engines import slurm_order
 from joulewise.cluster.engines.slurm import SlurmEngine
+from joulewise.cluster.engines.slurm_commands import SlurmCommands
 from joulewise.core.errors import BadSpec, EngineLost, MissingPart
 from joulewise.testing import EngineConformance
 from joulewise.testing.slurm_site import SlurmSite, slurm_site
@@ -264,6 +266,70 @@ def test_what_users_do_past_the_scheduler_is_put_right(stage: Stage) -> None:
         stage.engine.power("n4", on=False)
     run("scancel", foreign)
     stage.engine.stop(order.name, "the test is over")
+
+
+def test_a_user_who_comments_on_a_job_of_ours_keeps_that_one_through_a_resize(stage: Stage) -> None:
+    order = stage.order("commented", gpus=1)
+    identity = stage.engine.submit(order)
+    stage.engine.start(order.name, {"n1": 1})
+    stage.until_state(order.name, "running")
+    stage.site.commands.run("scontrol", "update", f"JobId={identity}", "Comment=baseline for the paper")
+    stage.engine.wait(0.5)
+    stage.engine.resize(order.name, {"n2": 2})
+    stage.until(lambda: stage.job(order.name).place == {"n2": 2})
+    named = stage.site.commands.run("squeue", "--noheader", f"--name={order.name}", "--format=%i").split()
+    assert (named, stage.job(order.name).id) == ([identity], identity)
+    stage.engine.stop(order.name, "the test is over")
+
+
+def test_two_users_jobs_of_one_name_both_live(stage: Stage) -> None:
+    run = stage.site.commands.run
+    order = stage.order("shared", gpus=1)
+    identity = stage.engine.submit(order)
+    words = ("--parsable", "--hold", "--gres=gpu:1", "--chdir=/", "--output=/dev/null", "--wrap=sleep 100")
+    other = run("sbatch", "--uid=1", f"--comment={_comment(run, identity)}", *words).strip()
+    stage.engine.wait(0.3)
+    assert {stage.job(order.name).id, stage.job(f"{order.name}@{other}").id} == {identity, other}
+    assert f"JobName={order.name}@{other}" in run("scontrol", "show", "job", other)
+    stage.engine.stop(order.name, "the test is over")
+    stage.until(lambda: stage.job(order.name).state == "cancelled")
+    assert stage.made().jobs()[-1].name == f"{order.name}@{other}"  # another scheduler calls it so too
+    stage.engine.stop(f"{order.name}@{other}", "the test is over")
+
+
+@pytest.mark.parametrize(
+    "comment",
+    ["joulewise " + "[" * 1014, r'joulewise {"v":1,"digest":"d","folder":"/a\u0000b","order":{"name":"a","gpus":1}}'],
+    ids=["deep", "no path"],
+)
+def test_a_strange_comment_stops_nobody(stage: Stage, comment: str) -> None:
+    run = stage.site.commands.run
+    strange = run("sbatch", "--parsable", "--hold", "--output=/dev/null", f"--comment={comment}", "--wrap=true").strip()
+    stage.engine.wait(0.0)
+    assert strange not in {job.id for job in stage.engine.jobs()}
+    run("scancel", strange)
+
+
+def test_a_job_that_is_handed_in_again_is_its_users_with_his_group_and_environment(stage: Stage) -> None:
+    run = stage.site.commands.run
+    stage.site.folder.chmod(0o755)
+    order = Order(f"again-{next(NUMBERS)}", ("sh", "-c", "id -ru; id -rg; env"), 1, directory=str(stage.folder))
+    of_user = {**stage.site.commands.environ, "OF_USER": "two words"}
+    folder, comment = slurm_order.written(order, time.time(), of_user)
+    for path in (stage.folder, folder.parent, folder, *folder.iterdir()):
+        os.chown(path, 1, 1)
+    words = ("--parsable", "--hold", "--uid=1", "--gid=1", "--gres=gpu:1", "--chdir=/", "--output=/dev/null")
+    identity = run("sbatch", *words, f"--comment={comment}", "--wrap=true").strip()
+    root = SlurmEngine(commands=SlurmCommands({**stage.site.commands.environ, "OF_ROOT": "secret"}), poll_s=0.3)
+    root.take(stage.next_epoch())
+    mine = root._view.look().mine[order.name]
+    run("scancel", identity)
+    root._hand_in_again(mine, [8])
+    root.start(order.name, {"n1": 1})
+    ended = stage.until_state(order.name, "ended", root)
+    seen = (stage.folder / f"{order.name}-{ended.id}.out").read_text().splitlines()
+    assert seen[:2] == ["1", "1"]
+    assert [line for line in seen if line.startswith("OF_")] == ["OF_USER=two words"]
 
 
 def test_sizes_that_slurm_cannot_give_are_refused_with_those_that_it_can(stage: Stage) -> None:

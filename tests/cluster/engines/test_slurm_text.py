@@ -147,10 +147,8 @@ def test_gpus_are_counted_in_whatever_form(text: str, found: tuple[int, str]) ->
 
 
 def test_what_accounting_says_of_a_job_that_is_over() -> None:
-    line = slurm_text.BETWEEN.join(
-        ["7", "a", "train", "CANCELLED by 0", "0:15", "10", "20", "30", "1000", "c", "admin"]
-    )
-    (seen,) = slurm_text.past(f"{line}\n7.batch|nonsense\n")
+    line = "\x1f".join(["7", "a", "train", "CANCELLED by 0", "0:15", "10", "20", "30", "1000", "c", "admin"])
+    (seen,) = slurm_text.past(f"{line}\n7.batch|nonsense\n", "\x1f")
     assert (seen.id, seen.state, seen.exit_code, seen.end_s, seen.uid, seen.comment) == (
         7,
         "cancelled",
@@ -220,10 +218,59 @@ def test_the_script_runs_the_command_as_it_was_given_and_hands_its_code_on(tmp_p
         'joulewise {"v":1,"digest":"d","folder":"/x","order":{"name":"../x","gpus":1}}',
         'joulewise {"v":1,"digest":"d","folder":"/x","order":{"name":"a","gpus":"1"}}',
         'joulewise {"v":1,"digest":"d","folder":"/x","order":[]}',
+        'joulewise {"v":1,"folder":"/x","order":{"name":"a","gpus":1}}',
+        'joulewise {"v":1,"digest":["d"],"folder":"/x","order":{"name":"a","gpus":1}}',
+        'joulewise {"v":1,"digest":"d","folder":"x","order":{"name":"a","gpus":1}}',
+        'joulewise {"v":1,"digest":"d","folder":"/a\\u0000b","order":{"name":"a","gpus":1}}',
+        f'joulewise {{"v":1,"digest":"d","folder":"/x","order":{{"name":"a","gpus":1,"work":{10**400}}}}}',
+        "joulewise " + "[" * 1014,
+        "joulewise " + '{"v":' * 200,
     ],
 )
 def test_a_comment_that_names_no_order_is_no_job_of_ours(comment: str) -> None:
     assert slurm_order.found(comment, 0) is None
+
+
+@pytest.mark.parametrize(
+    "field",
+    [{"least_gpus": "x"}, {"weight": float("nan")}, {"weight": None}, {"work": -5.0}, {"batch": 0}, {"checkpoint": 5}],
+    ids=str,
+)
+def test_a_comment_whose_order_makes_no_sense_is_no_job_of_ours(field: dict[str, object]) -> None:
+    facts = {"name": "a", "gpus": 1, **field}
+    comment = slurm_order.MARK + json.dumps({"v": 1, "digest": "d", "folder": "/x", "order": facts})
+    assert slurm_order.found(comment, 0) is None
+
+
+def test_a_folder_that_cannot_be_a_path_adds_nothing() -> None:
+    comment = slurm_order.MARK + json.dumps(
+        {"v": 1, "digest": "d", "folder": "/\ud800", "order": {"name": "a", "gpus": 1}}
+    )
+    found = slurm_order.found(comment, 0)
+    assert found is not None
+    assert found.order == Order("a", (), 1)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        '{"command": 5}',
+        '{"command": [5]}',
+        '{"command": ["x"], "environ": [1]}',
+        '{"command": ["x"], "brought": [1]}',
+        '{"command": ["x"], "brought": ' + '{"a":' * 50 + "1" + "}" * 51,
+        '{"command": ["\\ud800"]}',
+        '{"command": ["x"], "directory": 5}',
+    ],
+    ids=lambda text: text[:40],
+)
+def test_an_orders_file_that_is_not_sound_adds_nothing(tmp_path: Path, text: str) -> None:
+    (tmp_path / "order.json").write_text(text)
+    facts = {"v": 1, "digest": "d", "folder": str(tmp_path), "order": {"name": "a", "gpus": 1}}
+    found = slurm_order.found(slurm_order.MARK + json.dumps(facts), os.getuid())
+    assert found is not None
+    assert found.order == Order("a", (), 1)
 
 
 def test_a_pipe_in_place_of_the_orders_file_stops_nobody(tmp_path: Path) -> None:

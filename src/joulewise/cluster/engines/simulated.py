@@ -101,10 +101,10 @@ class SimulatedEngine:
         self.site.happened.clear()
         return news
 
-    def account(self, name: str, energy_j: float) -> None:
+    def account(self, name: str, energy_j: float, id: str = "") -> None:
         """Write a job's energy down."""
         self._act()
-        self.site.job(name).account_j = energy_j
+        self.site.numbered(name, id).account_j = energy_j
 
     def _answer(self) -> None:
         if self.lost:

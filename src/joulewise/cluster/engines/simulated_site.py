@@ -120,6 +120,8 @@ class SimulatedSite:
         begun_s: float = 0.0,
     ) -> None:
         self.jobs: dict[str, SiteJob] = {}
+        self.former: list[SiteJob] = []
+        """Jobs that are done and whose names others have now."""
         self.happened: list[Happened] = []
         self.heard: list[Happened] = []
         """All that ever happened, for those who look back."""
@@ -199,6 +201,8 @@ class SimulatedSite:
         self._ids += 1
         number = str(self._ids)
         job = SiteJob(order, number, life, since_s=self.now())
+        if order.name in self.jobs:
+            self.former.append(self.jobs[order.name])
         self.jobs[order.name] = job
         self._say("submitted", order.name)
         if not life.submission.work > 0:
@@ -247,6 +251,16 @@ class SimulatedSite:
         if name not in self.jobs:
             raise BadSpec(f"no job is called {name!r} here")
         return self.jobs[name]
+
+    def numbered(self, name: str, id_: str) -> SiteJob:
+        """The job of that name with this id, which may have left it to another; empty: the one that has it."""
+        job = self.job(name)
+        if id_ in ("", job.id):
+            return job
+        for each in self.former:
+            if (each.order.name, each.id) == (name, id_):
+                return each
+        raise BadSpec(f"no job called {name!r} had the id {id_} here; it is {job.id}")
 
     def done(self, name: str) -> float:
         """Units of work that a job has done."""

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pwd
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -70,7 +72,9 @@ class SlurmEngine:
         """Node → whether it shall be on, until it is."""
         self._ran_on: dict[str, Place] = {}
         self._unheard_s: dict[str, float] = {}
-        """Node → when slurmctld last had not heard of it since its own start."""
+        """Node → when slurmctld last did not hear of it."""
+        self._given_up: frozenset[str] = frozenset()
+        """Nodes that Slurm takes for dead: nothing runs there that could be waited for."""
         self._said: dict[str, str] = {}
         """Job → what its user should know: why it was stopped, or what Slurm refused."""
         self._accounted: dict[int, str] = {}
@@ -120,17 +124,19 @@ class SlurmEngine:
         sizes = [node.gpus for node in self._nodes() if node.gpus]
         slurm_order.check(order, sizes)
         with self._lock:
-            before = self._view.look().mine.get(order.name)
-            if before is not None:
-                if before.found.digest == slurm_order.digest(order):
-                    return str(before.slurm.id)
-                if before.slurm.state not in DONE:
+            view = self._view.look()
+            before = view.of_user(os.geteuid(), order.name)
+            if before is not None and before.found.digest == slurm_order.digest(order):
+                return str(before.slurm.id)
+            for each in (before, view.mine.get(order.name)):
+                if each is not None and each.slurm.state not in DONE:
+                    whose = "" if each is before else f" of {_user(each.slurm.uid)}"
                     raise BadSpec(
-                        f"a job called {order.name} is {before.slurm.state} already (Slurm's {before.slurm.id}); "
-                        "take another name, or stop that one"
+                        f"a job{whose} called {order.name} is {each.slurm.state} already (Slurm's {each.slurm.id}); "
+                        f"take another name{'' if whose else ', or stop that one'}"
                     )
-            folder, comment = slurm_order.written(order, self._now())
-            return self._hand_in(order, folder, comment, sizes)
+            folder, comment = slurm_order.written(order, self._now(), self.commands.environ)
+            return self._hand_in(order, folder / "job.sh", comment, sizes)
 
     def start(self, name: str, place: Place) -> None:
         """A job that waits shall run there."""
@@ -162,7 +168,7 @@ class SlurmEngine:
             self._node(node, nodes)
             if not on:
                 view = self._view.look()
-                busy = [each.found.order.name for each in view.mine.values() if node in each.slurm.place]
+                busy = [each.name for each in view.mine.values() if node in each.slurm.place]
                 if busy or view.foreign.get(node):
                     raise BadSpec(f"{node} is not switched off: {', '.join(busy) or 'a job of others'} runs on it")
             self._acts.check()
@@ -177,21 +183,21 @@ class SlurmEngine:
             with self._lock:
                 view, nodes = self._view.look(), self._nodes()
                 happened = self._news.since(view, nodes, self._now(), self._aims, self._said)
-                self._unheard_s |= {node.name: time.monotonic() for node in nodes if "UNKNOWN" in node.words}
+                self._watch_silence(nodes)
                 self._tend(view, nodes)
-                self._switch(nodes)
                 for name, aim in list(self._aims.items()):
                     self._carry(name, aim, view)
+                self._switch(nodes)  # last: a refusal must not keep jobs from their aims
             left_s = until_s - time.monotonic()
             if happened or left_s <= 0:
                 return happened
             quick = time.monotonic() < self._busy_until_s
             time.sleep(min(left_s, min(_QUICK_S, self._poll_s) if quick else self._poll_s))
 
-    def account(self, name: str, energy_j: float) -> None:
+    def account(self, name: str, energy_j: float, id: str = "") -> None:
         """Write a job's energy so far into its administrator's comment; after its end by way of slurmdbd, if there."""
         with self._lock:
-            job = self._mine(name).slurm
+            job = self._numbered(name, id)
             self._acts.check()
             comment = slurm_energy.comment(job.admin_comment, energy_j=energy_j)
             if comment in (job.admin_comment, self._accounted.get(job.id)):
@@ -204,22 +210,41 @@ class SlurmEngine:
                 self._acts.comment_past(job, comment)
                 self._accounted[job.id] = comment
 
-    def _hand_in(self, order: Order, folder: Path, comment: str, sizes: Sequence[int], *user: str) -> str:
+    def _hand_in(self, order: Order, batch: Path, comment: str, sizes: Sequence[int], *user: str) -> str:
         nodes, gpus = slurm_order.split(order.gpus, sizes)
-        words = slurm_order.words(order, folder, comment, nodes, gpus)
+        words = slurm_order.words(order, batch, comment, nodes, gpus)
         where = [] if self._partition is None else [f"--partition={self._partition}"]
         cpus = [] if self._cpus_per_gpu is None else [f"--cpus-per-gpu={self._cpus_per_gpu}"]
         said = self.commands.run("sbatch", *user, *where, *cpus, *self._options, *words)
         return said.strip().partition(";")[0]
 
+    def _hand_in_again(self, each: Mine, sizes: Sequence[int]) -> None:
+        """For its user, with the environment that it was first handed in with, or (``NONE``) as after a login: never
+        with this process's own. The script is made anew: what lies in the user's folder is not for root to open."""
+        self._acts.check()
+        order, uid, gid = each.found.order, each.slurm.uid, each.slurm.gid
+        user: list[str] = []
+        if uid != os.geteuid():  # without its group, sbatch (22.05) gives the job the group of whoever hands it in
+            user = [f"--uid={uid}", f"--gid={gid}"]
+        if not order.command or (user and gid is None):
+            self._said[each.name] = "Slurm forgot it, and its order cannot be read any more; hand it in again"
+            return
+        environ = slurm_order.kept_environ(each.found.folder, uid)
+        with tempfile.TemporaryDirectory(prefix="joulewise-") as folder:
+            batch, kept = Path(folder) / "job.sh", Path(folder) / "environ"
+            batch.write_text(slurm_order.script(order), encoding="utf-8")
+            kept.write_bytes(slurm_order.packed_environ(environ or {}))
+            export = f"--export-file={kept}" if environ else "--export=NONE"
+            self._hand_in(order, batch, each.found.comment, sizes, *user, export)
+
     def _aim(self, name: str, place: Place | None) -> None:
         with self._lock:
             view, nodes = self._view.look(), self._nodes()
-            self._unheard_s |= {node.name: time.monotonic() for node in nodes if "UNKNOWN" in node.words}
+            self._watch_silence(nodes)
             each = view.mine.get(name)
             if each is None or each.slurm.state in DONE:
                 raise BadSpec(f"no job called {name} waits or runs in Slurm; see 'joulewise cluster status'")
-            job, order = each.slurm, each.found.order
+            job, order = each.slurm, each.order
             if place is not None:
                 self._check(order, place, nodes)
                 if job.state in ("running", "leaving") and not order.elastic and dict(place) != dict(job.place):
@@ -254,7 +279,7 @@ class SlurmEngine:
         if each is None:
             del self._aims[name]
             return
-        job, order = each.slurm, each.found.order
+        job, order = each.slurm, each.order
         now_s = time.monotonic()
         if job.state != "waiting":
             aim.waiting_s = None
@@ -295,13 +320,20 @@ class SlurmEngine:
         elif step is Step.RELEASE and aim.place is not None:
             self._acts.release(job, aim.place)
 
-    def _may_run(self, name: str, aim: Aim) -> bool:
-        """Whether processes may be left of what slurmctld, killed and started again, has forgotten to run.
+    def _watch_silence(self, nodes: Sequence[SlurmNode]) -> None:
+        silent = [node for node in nodes if node.words & {"UNKNOWN", "NOT_RESPONDING"}]
+        self._unheard_s |= {node.name: time.monotonic() for node in silent}
+        self._given_up = frozenset(node.name for node in silent if "DOWN" in node.words)
 
-        It ends them when their node first reports, which takes up to KillWait. A job that came to such a node sooner
-        under the same number would be a duplicate to slurmd, and Slurm would drain the node.
+    def _may_run(self, name: str, aim: Aim) -> bool:
+        """Whether processes may be left of what slurmctld, killed and started again, has forgotten to run, or has given
+        up with a node that was silent for too long and is back.
+
+        It ends them when their node reports, which takes up to KillWait. A job that came to such a node sooner under
+        the same number would be a duplicate to slurmd, and Slurm would drain the node.
         """
-        concerned = {*self._ran_on.get(name, ()), *(aim.place or ())} & self._unheard_s.keys()
+        ran_on = {*self._ran_on.get(name, ())} - self._given_up
+        concerned = {*ran_on, *(aim.place or ())} & self._unheard_s.keys()
         if not concerned:
             return False
         heard_s = max(self._unheard_s[node] for node in concerned)
@@ -319,17 +351,20 @@ class SlurmEngine:
             if job.state == "waiting" and name not in self._aims and (not job.held or job.held_by_user):
                 with contextlib.suppress(Refused):
                     self._acts.hold(job)
-        for each in view.doubles:
-            first = view.mine[each.found.order.name].slurm.id
+            if "@" in name and job.name != name and job.state not in DONE:
+                with contextlib.suppress(Refused):
+                    self._acts.rename(job, name)
+        for each, first in view.doubles:
             self._acts.end(each.slurm, f"job {first} has this name already")
         if view.forgotten and not any("UNKNOWN" in node.words for node in nodes):
             # Every node has reported, and slurmctld has told them to end what it does not know.
             sizes = [node.gpus for node in nodes if node.gpus]
             for each in view.forgotten:
                 if each.found.order.gpus in slurm_order.possible(sizes):
-                    self._acts.check()
-                    user = [f"--uid={each.slurm.uid}"] if each.slurm.uid != os.geteuid() else []
-                    self._hand_in(each.found.order, each.found.folder, each.slurm.comment, sizes, *user)
+                    try:
+                        self._hand_in_again(each, sizes)
+                    except Refused as refusal:  # one job's matter, and no reason to let the others wait
+                        self._said[each.name] = str(refusal)
 
     def _switch(self, nodes: Sequence[SlurmNode]) -> None:
         """Say to Slurm which nodes shall be on or off. A node that is still going off would not hear that it shall
@@ -362,6 +397,16 @@ class SlurmEngine:
             raise BadSpec(f"Slurm knows no job of ours called {name}; see 'joulewise cluster status'")
         return found
 
+    def _numbered(self, name: str, id_: str) -> SlurmJob:
+        """The job with this id, also where another has its name now; empty: the one that has it."""
+        job = self._mine(name).slurm
+        if id_ in ("", str(job.id)):
+            return job
+        for each in slurm_text.jobs(self.commands.answer("squeue", "--states=all")):
+            if str(each.id) == id_:
+                return each
+        raise BadSpec(f"Slurm has forgotten job {id_}, which was called {name}; {job.id} has that name now")
+
     def _nodes(self) -> list[SlurmNode]:
         answer = self.commands.answer("sinfo")
         if "nodes" not in answer:  # later versions list partitions here, and nodes elsewhere
@@ -383,6 +428,13 @@ def _saved(order: Order, job: SlurmJob) -> bool:
     """Whether its script has saved and paused in this start, as its progress file says."""
     seen = progress.read(Path(order.directory or ".") / (order.checkpoint or "."))
     return seen is not None and seen.safe and job.start_s is not None and seen.time_s >= job.start_s
+
+
+def _user(uid: int) -> str:
+    try:
+        return f"user {pwd.getpwuid(uid).pw_name}"
+    except KeyError:
+        return f"user {uid}"
 
 
 def _places(place: Place) -> str:

@@ -105,6 +105,10 @@ class SlurmActs:
         """Its administrator's comment, while Slurm's controller has it as not done."""
         self._run("scontrol", "update", f"JobId={job.id}", f"AdminComment={text}")
 
+    def rename(self, job: SlurmJob, name: str) -> None:
+        """What Slurm, and so its user, calls it."""
+        self._run("scontrol", "update", f"JobId={job.id}", f"JobName={name}")
+
     def comment_past(self, job: SlurmJob, text: str) -> None:
         """The same in accounting, for one that is done."""
         self._run("sacctmgr", "-i", "modify", "job", "where", f"jobid={job.id}", "set", f"AdminComment={text}")

@@ -10,18 +10,18 @@ file that is not the user's own is not opened.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import os
-import re
 import shlex
-import stat
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from joulewise.cluster import orders, user_file
 from joulewise.cluster.engine import Order
 from joulewise.core.errors import BadSpec
 from joulewise.core.plain import built, plain
@@ -30,31 +30,28 @@ MARK = "joulewise "
 _VERSION = 1
 _LONGEST_COMMENT = 1024  # slurmctld refuses more
 _LONGEST_FILE = 4 << 20
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _APART = frozenset({"command", "directory", "environ", "brought"})
 _DEFAULTS = plain(Order("", (), 0))
+# All that reading what somebody else wrote can raise.
+_UNSOUND = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, BadSpec)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Found:
-    """An order as a comment names it. ``digest`` is the same for the same order; ``folder`` may be unreadable."""
+    """An order as a comment names it. ``digest`` is the same for the same order; ``folder`` may be unreadable.
+    ``comment`` is the text itself, by which it can be handed in again."""
 
     order: Order
     digest: str
     folder: Path
+    comment: str
 
 
 def check(order: Order, sizes: Sequence[int]) -> None:
     """BadSpec for an order that no Slurm job can be, on nodes with so many GPUs each (``sizes``)."""
-    if not _NAME.fullmatch(order.name):
-        raise BadSpec(f"job name {order.name!r} is not of letters, digits, '.', '_', '-' (64 at most); rename it")
+    orders.check(order)
     if not order.command:
         raise BadSpec(f"job {order.name} has no command; write it behind '--'")
-    for name, value in order.environ.items():
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or "\0" in value:
-            raise BadSpec(f"job {order.name}: {name!r} cannot be a variable of the environment; rename it")
-    if any("\0" in word for word in (*order.command, order.directory, order.checkpoint or "")):
-        raise BadSpec(f"job {order.name}: a NUL character is in its command or a path; take it out")
     if order.gpus not in (fits := possible(sizes)):
         near = [each for each in fits if each < order.gpus][-1:] + [each for each in fits if each > order.gpus][:1]
         raise BadSpec(
@@ -82,10 +79,11 @@ def digest(order: Order) -> str:
     return hashlib.sha256(json.dumps(plain(order), sort_keys=True).encode()).hexdigest()[:16]
 
 
-def written(order: Order, now_s: float) -> tuple[Path, str]:
+def written(order: Order, now_s: float, environ: Mapping[str, str] | None = None) -> tuple[Path, str]:
     """Make the order's folder with its script and its file; the folder, and the comment. BadSpec where that fails.
 
-    ``now_s`` is written as its time of submission where it has none.
+    ``now_s`` is written as its time of submission where it has none. ``environ`` is what it is handed in with: kept,
+    for its user's eyes only, in case that Slurm forgets the job and it must be handed in again.
     """
     mark = digest(order)
     directory = Path(order.directory or ".").resolve()
@@ -102,8 +100,11 @@ def written(order: Order, now_s: float) -> tuple[Path, str]:
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _put(folder / "order.json", json.dumps(plain(dated)))
-        _put(folder / "job.sh", script(order))
+        _put(folder / "order.json", json.dumps(plain(dated)).encode())
+        _put(folder / "job.sh", script(order).encode())
+        if environ is not None:
+            kept = {name: value for name, value in environ.items() if name != "SLURM_JWT"}  # a key to Slurm itself
+            _put(folder / "environ", packed_environ(kept), mode=0o600)
     except OSError as fault:
         raise BadSpec(
             f"job {order.name}: {folder} cannot be written ({fault.strerror}); submit from a folder of yours that all "
@@ -133,8 +134,8 @@ def script(order: Order) -> str:
     )
 
 
-def words(order: Order, folder: Path, comment: str, nodes: int, gpus: int) -> list[str]:
-    """What is said to ``sbatch``, the script last."""
+def words(order: Order, batch: Path, comment: str, nodes: int, gpus: int) -> list[str]:
+    """What is said to ``sbatch``, the script (``batch``) last."""
     directory = str(Path(order.directory or ".").resolve())
     limit = [] if order.limit_s is None else [f"--time={max(1, -(-int(order.limit_s) // 60))}"]
     return [
@@ -150,57 +151,66 @@ def words(order: Order, folder: Path, comment: str, nodes: int, gpus: int) -> li
         "--ntasks-per-node=1",
         f"--gres=gpu:{gpus}",
         *limit,
-        str(folder / "job.sh"),
+        str(batch),
     ]
 
 
 def found(comment: str, uid: int) -> Found | None:
-    """The order that a job's comment names, with what its user's folder adds; None for a job that is none of ours."""
+    """The order that a job's comment names, with what its user's folder adds; None for a job that is none of ours.
+
+    Whatever a user writes there, it raises nothing: a comment that is not sound is none of ours.
+    """
     if not comment.startswith(MARK):
         return None
     try:
         said = json.loads(comment.removeprefix(MARK))
         if said["v"] != _VERSION:
             return None
-        folder, facts = Path(said["folder"]), {**_DEFAULTS, **said["order"]}
+        folder, mark = said["folder"], said["digest"]
+        if not (isinstance(mark, str) and isinstance(folder, str) and folder.startswith("/") and "\0" not in folder):
+            return None
+        facts = {**_DEFAULTS, **said["order"], "command": (), "environ": {}, "directory": "", "brought": None}
         order = built(Order, facts)
-        if not (isinstance(order.name, str) and _NAME.fullmatch(order.name) and isinstance(order.gpus, int)):
-            return None
-        if order.gpus < 1:
-            return None
-    except (ValueError, KeyError, TypeError, AttributeError, BadSpec):
+        orders.check(order)
+    except _UNSOUND:
         return None
-    rest = _own_file(folder / "order.json", uid)
+    rest = _own_file(Path(folder) / "order.json", uid)
     if rest is not None:
-        try:
+        with contextlib.suppress(*_UNSOUND):  # the comment has all that a scheduler cannot do without
             full = built(Order, {**facts, **{key: rest[key] for key in _APART if key in rest}})
-            order = dataclasses.replace(full, command=tuple(map(str, full.command)))
-        except (BadSpec, TypeError, AttributeError):
-            pass  # the comment has all that a scheduler cannot do without
-    return Found(order, str(said["digest"]), folder)
+            orders.check(full)
+            order = full
+    return Found(order, mark, Path(folder), comment)
+
+
+def kept_environ(folder: Path, uid: int) -> Mapping[str, str] | None:
+    """The environment that the order was handed in with, as its user's folder has it; None where that is not sound."""
+    text = user_file.read(folder / "environ", _LONGEST_FILE, uid=uid)
+    if text is None:
+        return None
+    pairs = [each.partition("=") for each in os.fsdecode(text).split("\0") if each]
+    return {name: value for name, between, value in pairs if name and between}
+
+
+def packed_environ(environ: Mapping[str, str]) -> bytes:
+    """As ``sbatch --export-file`` reads it."""
+    return b"".join(os.fsencode(f"{name}={value}") + b"\0" for name, value in environ.items())
 
 
 def _own_file(path: Path, uid: int) -> Mapping[str, Any] | None:
-    """A user's JSON file. Only a plain file of that user, not a link or a pipe set up for whoever reads it as root."""
+    """A user's JSON file."""
+    text = user_file.read(path, _LONGEST_FILE, uid=uid)
     try:
-        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
+        said = None if text is None else json.loads(text)
+    except (ValueError, RecursionError):
         return None
-    with os.fdopen(file, "rb") as opened:
-        seen = os.fstat(file)
-        if not stat.S_ISREG(seen.st_mode) or seen.st_uid != uid or seen.st_size > _LONGEST_FILE:
-            return None
-        try:
-            said = json.loads(opened.read(_LONGEST_FILE))
-        except (OSError, ValueError):
-            return None
     return said if isinstance(said, dict) else None
 
 
-def _put(path: Path, text: str) -> None:
+def _put(path: Path, text: bytes, mode: int = 0o644) -> None:
     """Write it whole or not at all."""
     file, beside = tempfile.mkstemp(dir=path.parent)
-    with os.fdopen(file, "w", encoding="utf-8") as opened:
+    with os.fdopen(file, "wb") as opened:
         opened.write(text)
-    Path(beside).chmod(0o644)
+    Path(beside).chmod(mode)
     Path(beside).rename(path)

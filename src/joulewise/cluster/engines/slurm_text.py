@@ -76,6 +76,8 @@ class SlurmJob:
     reason: str
     ran: bool = True
     """Whether its last start had come to nodes."""
+    gid: int | None = None
+    """The group that it runs as; None where Slurm does not say."""
 
     @property
     def starts(self) -> int:
@@ -110,44 +112,62 @@ def nodes(answer: Mapping[str, Any]) -> list[SlurmNode]:
 
 SACCT = "JobIDRaw,JobName,Partition,State,ExitCode,Submit,Start,End,UID,Comment,AdminComment"
 """The columns that ``past`` reads."""
-BETWEEN = "\x1f"
-"""What stands between them: JSON writes it in another way, so no comment of ours holds it."""
 
 
-def past(text: str) -> list[SlurmJob]:
-    """Jobs from what ``sacct -X -n -P`` says with the columns ``SACCT``, times as seconds (SLURM_TIME_FORMAT=%s)."""
+def past(text: str, between: str) -> list[SlurmJob]:
+    """Jobs from what ``sacct -X -n -P`` says with the columns ``SACCT``, times as seconds (SLURM_TIME_FORMAT=%s).
+
+    ``between`` stands between the columns. sacct prints names and comments as their users wrote them, line ends too:
+    only a text that no user can know keeps them from writing rows of their own. A row that is none is left out.
+    """
     found = []
-    for line in text.splitlines():
-        columns = line.split(BETWEEN)
-        if len(columns) != SACCT.count(",") + 1 or not columns[0].isdecimal():
+    for line in text.split("\n"):  # and not at all that Unicode calls a line's end
+        columns = line.split(between)
+        if len(columns) != SACCT.count(",") + 1:
             continue
-        number, name, partition, words, code, submit, start, end, uid, comment, admin_comment = columns
-        word = words.split()[0].upper()  # "CANCELLED by 1000"
-        own, _, signal = code.partition(":")
-        found.append(
-            SlurmJob(
-                id=int(number),
-                name=name,
-                partition=partition,
-                word=word,
-                state=_JOB.get(word, "waiting"),
-                comment=comment,
-                admin_comment=admin_comment,
-                place={},
-                asked={"nodes": None, "required": (), "gpus": 0},
-                held=False,
-                held_by_user=False,
-                restarts=0,
-                uid=int(uid or 0),
-                submit_s=float(submit) if submit.isdecimal() else None,
-                begin_s=None,
-                start_s=float(start) if start.isdecimal() else None,
-                end_s=float(end) if end.isdecimal() else None,
-                exit_code=128 + int(signal) if signal not in ("", "0") else int(own or 0),
-                reason=words,
-            )
-        )
+        try:
+            found.append(_past(*columns))
+        except (ValueError, IndexError):
+            continue
     return found
+
+
+def _past(
+    number: str,
+    name: str,
+    partition: str,
+    words: str,
+    code: str,
+    submit: str,
+    start: str,
+    end: str,
+    uid: str,
+    comment: str,
+    admin_comment: str,
+) -> SlurmJob:
+    word = words.split()[0].upper()  # "CANCELLED by 1000"
+    own, _, signal = code.partition(":")
+    return SlurmJob(
+        id=int(number),
+        name=name,
+        partition=partition,
+        word=word,
+        state=_JOB.get(word, "waiting"),
+        comment=comment,
+        admin_comment=admin_comment,
+        place={},
+        asked={"nodes": None, "required": (), "gpus": 0},
+        held=False,
+        held_by_user=False,
+        restarts=0,
+        uid=int(uid),  # one without a user is nobody's, and must not pass for root's
+        submit_s=float(submit) if submit.isdecimal() else None,
+        begin_s=None,
+        start_s=float(start) if start.isdecimal() else None,
+        end_s=float(end) if end.isdecimal() else None,
+        exit_code=128 + int(signal) if signal not in ("", "0") else int(own or 0),
+        reason=words,
+    )
 
 
 def hostnames(text: str) -> list[str]:
@@ -221,6 +241,7 @@ def _job(said: Mapping[str, Any]) -> SlurmJob:
             end_s=_time(said.get("end_time")),
             exit_code=_exit_code(said.get("exit_code")),
             ran=str(said.get("nodes") or "") not in ("", "None assigned"),
+            gid=_number(said.get("group_id")),
             reason="" if reason == "None" else str(said.get("state_description") or "") or reason,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as fault:
