@@ -96,7 +96,7 @@ def _is_text(value: Any, longest: int) -> bool:
     """Text that can be a word of a command, a path, a line of JSON: half of a surrogate pair can be none of them."""
     if not isinstance(value, str) or len(value) > longest or "\0" in value:
         return False
-    return not any("\ud800" <= letter <= "\udfff" for letter in value)
+    return not any(0xD800 <= ord(letter) <= 0xDFFF for letter in value)
 
 
 def _is_plain(brought: Any) -> bool:
