@@ -1,10 +1,11 @@
-"""The cluster floor's five questions, one word each:
+"""The cluster floor's six questions, one word each:
 
     python -m bench.cluster fidelity [--json]                       do the baselines reproduce their published figures?
     python -m bench.cluster models [--json]                         how well are throughput and energy predicted?
     python -m bench.cluster energy --trace FILE… [--json]           how much shorter are jobs at equal energy?
     python -m bench.cluster speed [--json]                          how long does a decision take?
     python -m bench.cluster cap [--json]                            how soon, and at what cost, is a cap kept?
+    python -m bench.cluster slurm [--json]                          does a real Slurm do what the simulator says?
 
 Each has its own options (``python -m bench.cluster energy --help``) and its own file, ``bench/cluster_<word>.py``.
 """
@@ -15,7 +16,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-QUESTIONS = ("fidelity", "models", "energy", "speed", "cap")
+QUESTIONS = ("fidelity", "models", "energy", "speed", "cap", "slurm")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

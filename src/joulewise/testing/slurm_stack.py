@@ -138,6 +138,24 @@ class SlurmStack:
         """What all GPUs have really drawn since they were made."""
         return sum(gpu.energy_j for node in self.site.nodes for gpu in self.truth(node))
 
+    def unaccounted_j(self, over_s: float = 3.0) -> float:
+        """What agents call nobody's, less what was really drawn, hosts as declared: a mean over some seconds.
+
+        Agents tell once a second, so at one moment the two are up to a second apart; as a mean that is the same at any
+        time when nothing runs. Between two such times it grows by what is missing of jobs, with the other sign.
+        """
+        seen: list[float] = []
+        begun_s = time.monotonic()
+        while time.monotonic() < begun_s + over_s:
+            status = self.status()
+            if status is not None:
+                hosts_j = self.host_w * len(self.site.nodes) * time.monotonic()
+                seen.append(status.idle_j - self.gpu_j() - hosts_j)
+            time.sleep(_POLL_S)
+        if not seen:
+            raise EngineLost(f"the scheduler does not answer; see {self.log}")
+        return sum(seen) / len(seen)
+
     # Users and operators.
 
     def call(self, *words: str, directory: Path | None = None) -> subprocess.CompletedProcess[str]:
