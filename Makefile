@@ -27,8 +27,11 @@ demo-cluster: $(VENV)/demo.done system  ## three jobs on a virtual Slurm cluster
 	@$(BIN)/python examples/demo_cluster --out out/cluster.html
 
 test: $(VENV)/dev.done peers system  ## all tests
-	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m 'not alone'
-	$(BIN)/python -m pytest -q -m alone
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m 'not alone and not stack'
+	$(BIN)/python -m pytest -q -m 'alone and not stack'
+
+stack: $(VENV)/dev.done system  ## the whole stack on a virtual Slurm, every part of it killed in turn; nothing else may run
+	$(BIN)/python -m pytest -q -m stack
 
 check: $(VENV)/dev.done  ## style, types, and the direction of imports
 	$(BIN)/ruff check .

@@ -144,7 +144,10 @@ class Database:
                 f"update, or set {HOME_VARIABLE} to another directory"
             )
         if version == 0 and connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone():
-            raise NotKept(f"{self.path} is another program's database; name another file")
+            # Between the two looks another process of ours may have made the tables, with their version.
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+            if version == 0:
+                raise NotKept(f"{self.path} is another program's database; name another file")
         return int(version)
 
     @contextmanager

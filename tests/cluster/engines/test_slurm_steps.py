@@ -51,6 +51,16 @@ def test_a_running_job_is_asked_to_save_and_asked_again_until_it_has_or_its_time
     assert step(RUNS, aim, 160.0) is Step.REQUEUE
 
 
+def test_a_job_that_was_asked_to_save_and_shall_stay_after_all_is_started_again_there() -> None:
+    stays = Aim({"n1": 2})
+    assert step(RUNS, stays) is Step.REACHED
+    assert step(RUNS, stays, saved=True) is Step.REQUEUE  # asked by a scheduler before this one: it pauses
+    stays.asked_s = stays.last_asked_s = 99.5
+    assert step(RUNS, stays) is Step.LATER
+    assert step(RUNS, stays, saved=True) is Step.REQUEUE
+    assert step(RUNS, stays, 160.0) is Step.REQUEUE
+
+
 def test_a_script_that_does_not_save_or_has_not_begun_is_requeued_at_once() -> None:
     assert step(RUNS, Aim(None), saves=False) is Step.REQUEUE
     assert step(replace(RUNS, word="CONFIGURING", state="starting"), Aim(None)) is Step.REQUEUE

@@ -73,6 +73,8 @@ class SlurmEngine:
         self._ran_on: dict[str, Place] = {}
         self._unheard_s: dict[str, float] = {}
         """Node → when slurmctld last did not hear of it."""
+        self._silent: frozenset[str] = frozenset()
+        """Those that it does not hear of now."""
         self._given_up: frozenset[str] = frozenset()
         """Nodes that Slurm takes for dead: nothing runs there that could be waited for."""
         self._said: dict[str, str] = {}
@@ -285,6 +287,7 @@ class SlurmEngine:
             aim.waiting_s = None
         elif aim.waiting_s is None:
             aim.waiting_s = now_s
+            aim.asked_s = aim.last_asked_s = None  # the start that was asked is over, whoever ended it
         step = next_step(
             job,
             aim,
@@ -300,6 +303,10 @@ class SlurmEngine:
             return
         if step is Step.LATER and job.state == "waiting" and not job.held:
             return  # Slurm's turn, and that may take as long as a node boots
+        if job.state == "running" and self._silent & job.place.keys():
+            # Slurm hears of its node again, or gives it up and requeues the job. One that we requeue meanwhile loses
+            # its GPUs in Slurm's books (22.05.8: "node offset invalid"), and its next start fails.
+            return
         self._busy()
         try:
             self._do(step, job, aim, now_s)
@@ -323,6 +330,7 @@ class SlurmEngine:
     def _watch_silence(self, nodes: Sequence[SlurmNode]) -> None:
         silent = [node for node in nodes if node.words & {"UNKNOWN", "NOT_RESPONDING"}]
         self._unheard_s |= {node.name: time.monotonic() for node in silent}
+        self._silent = frozenset(node.name for node in silent)
         self._given_up = frozenset(node.name for node in silent if "DOWN" in node.words)
 
     def _may_run(self, name: str, aim: Aim) -> bool:

@@ -62,7 +62,8 @@ def next_step(
         return Step.LATER
     if job.state == "waiting":
         return _waiting(job, aim, now_s, unix_s, sure)
-    if aim.place is not None and dict(job.place) == dict(aim.place):
+    # One that was asked to save pauses, and has to be started again though it shall stay where it is.
+    if aim.place is not None and dict(job.place) == dict(aim.place) and aim.asked_s is None and not saved:
         return Step.REACHED
     if not saves or saved or job.state == "starting":
         return Step.REQUEUE
