@@ -57,6 +57,7 @@ def test_it_is_one_of_the_questions():
 
 @pytest.mark.slow
 @pytest.mark.stack
+@pytest.mark.timeout(900)
 @pytest.mark.xdist_group("slurm")
 @pytest.mark.usefixtures("virtual_nvml", "may_set")
 def test_five_jobs_take_as_long_on_slurm_as_the_simulator_says_and_their_joules_add_up(capsys):

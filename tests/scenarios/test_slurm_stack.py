@@ -20,6 +20,7 @@ from tests.slurm_stack import SUICIDAL, Drawn, ended_once, results, stack_or_ski
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.stack,
+    pytest.mark.timeout(900),
     pytest.mark.xdist_group("slurm"),
     pytest.mark.usefixtures("virtual_nvml", "may_set"),
 ]
