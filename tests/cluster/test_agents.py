@@ -132,7 +132,9 @@ def test_one_that_does_not_answer_takes_a_decision_back_but_one_whose_gpus_are_n
         a.exchange(desk)
         b.obey(desk.exchange(replace(waiting, time_s=clock.s)))
         assert not desk.refusals()
+    assert desk.unclaimed() == {"17": ("b",)}
     desk.declare({"a": [share(2)], "b": [share(2)]})
+    assert not desk.unclaimed()
     a.exchange(desk)
     passes(clock, desk, desk.lost_s + 0.1)
     assert a.exchange(desk).shares[0] == Share("bert", "17", DEFAULT, 0)

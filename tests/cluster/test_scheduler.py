@@ -282,6 +282,21 @@ def test_refused_clocks_are_said_and_not_tried_again_at_once() -> None:
     assert len(aims(rig, "retune")) <= 3
 
 
+def test_a_job_that_runs_where_nobody_has_claimed_gpus_for_it_is_told_to_the_operator_until_it_is_claimed() -> None:
+    rig = Rig([TOY], long_jobs(1), first_come, period_s=10.0)
+    for agent in rig.agents.values():
+        agent.unclaimed = True
+    looks(rig, 10)
+    assert not rig.scheduler.status().troubles
+    looks(rig, 60)
+    (said,) = rig.scheduler.status().troubles
+    assert "job j0 runs on toy-0 and its GPUs are not claimed there" in said
+    for agent in rig.agents.values():
+        agent.unclaimed = False
+    looks(rig, 10)
+    assert not rig.scheduler.status().troubles
+
+
 def test_where_clocks_are_refused_and_no_ceiling_helps_jobs_are_stopped_until_the_cap_is_kept() -> None:
     rig = Rig([TOY], long_jobs(), first_come, period_s=10.0)
     for agent in rig.agents.values():

@@ -30,12 +30,13 @@ MOST_GPU_W = 400.0
 
 @dataclass
 class ToyAgent:
-    """One node's agent. ``silent``: it says nothing; ``refuses``: settings it will not set. ``node_j`` is all that the
-    node has drawn; ``slept_j`` of it no counter tells, since none runs while the node is off."""
+    """One node's agent. ``silent``: it says nothing; ``refuses``: settings it will not set; ``unclaimed``: no prolog
+    says here whose GPUs are whose. ``node_j`` is all that the node has drawn; ``slept_j`` of it no counter tells, since none runs while the node is off."""
 
     node: str
     site: SimulatedSite
     silent: bool = False
+    unclaimed: bool = False
     refuses: Callable[[Setting], bool] = lambda _: False
     held: Declared | None = None
     firm: dict[str, tuple[int, Setting]] = field(default_factory=dict)
@@ -87,7 +88,7 @@ class ToyAgent:
         for share in () if self.held is None else self.held.shares:
             if self.refuses(share.setting):
                 state, why = "refused", "clocks are refused here"
-            elif share.id not in there:
+            elif share.id not in there or self.unclaimed:
                 state, why = "waiting", ""
             elif self.firm.get(share.id) == (share.version, share.setting):
                 state, why = "applied", ""

@@ -235,6 +235,11 @@ class AgentDesk:
                 self._settle(group)
             return tuple(group.refusal for group in self._groups.values() if group.refusal is not None)
 
+    def unclaimed(self) -> dict[str, tuple[str, ...]]:
+        """By a job's id: the nodes that know of no claim on GPUs for it, so that they neither set nor count for it."""
+        with self._lock:
+            return {id: tuple(sorted(group.waiting)) for (id, _), group in self._groups.items() if group.waiting}
+
     def applied(self, id: str, version: int) -> bool:
         """Whether every node of a job holds this version."""
         with self._lock:

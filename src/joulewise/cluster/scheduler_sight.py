@@ -21,6 +21,8 @@ from joulewise.cluster.state import Kind
 from joulewise.core.errors import BadSpec, EngineLost
 
 T = TypeVar("T")
+# A job that a prolog has claimed GPUs for is claimed within a second or two; its node's agent looks every second.
+_CLAIMED_S = 30.0
 
 
 class Sight:
@@ -65,6 +67,8 @@ class Sight:
         self.faults: dict[str, str] = {}
         """What an operator should know, by what it is about."""
         self.refused: set[tuple[str, int]] = set()
+        self._unclaimed_s: dict[str, float] = {}
+        """Jobs that run on a node that knows of no claim for them, since when."""
         self.due_s = math.inf
         self.last_round_s: float | None = None
         self._time_s = -math.inf
@@ -172,6 +176,25 @@ class Sight:
             followed = self.tracks.get(name)
             if followed is None or not followed.refuses(now_s):
                 del self.faults[f"refused {name}"]
+        self._watch_claims(agents.unclaimed(), now_s)
+
+    def _watch_claims(self, unclaimed: Mapping[str, tuple[str, ...]], now_s: float) -> None:
+        """Which jobs run, for longer than a start takes, where nobody has claimed GPUs for them."""
+        where = {
+            name: unclaimed[seen.id]
+            for name, seen in self.seen.items()
+            if seen.state == "running" and seen.id in unclaimed and not set(unclaimed[seen.id]) & self.silent
+        }
+        self._unclaimed_s = {name: self._unclaimed_s.get(name, now_s) for name in where}
+        for told in [told for told in self.faults if told.startswith("claim ")]:
+            if told.removeprefix("claim ") not in where:
+                del self.faults[told]
+        for name, since_s in self._unclaimed_s.items():
+            if now_s - since_s > _CLAIMED_S:
+                self.faults[f"claim {name}"] = (
+                    f"job {name} runs on {', '.join(where[name])} and its GPUs are not claimed there: it is neither "
+                    "tuned nor counted; see whether the node's prolog runs 'joulewise grant'"
+                )
 
     def track(self, kept: Kept) -> Track:
         """What is followed of a job, from where the book left it."""
