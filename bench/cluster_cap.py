@@ -25,7 +25,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -33,6 +32,7 @@ from statistics import fmean
 from typing import Any
 
 from bench.cluster_cap_day import CORNERS, RIGHT, STEP_WRONGS, Load, Task, run
+from bench.pool import processes
 from bench.public_sweeps import data_folder
 from joulewise.core.errors import BadSpec, JoulewiseError
 
@@ -117,7 +117,7 @@ def days(tasks: Sequence[Task], out: Out) -> tuple[Rows, Rows]:
     steps: Rows = []
     budgets: Rows = []
     began_s = time.monotonic()
-    with ProcessPoolExecutor(max_workers=min(len(tasks), os.cpu_count() or 1)) as pool:
+    with processes(min(len(tasks), os.cpu_count() or 1)) as pool:
         for number, (task, rows) in enumerate(zip(tasks, pool.map(run, tasks), strict=True), start=1):
             (budgets if task.budget else steps).extend(rows)
             for row in rows:

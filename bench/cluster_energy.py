@@ -29,7 +29,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -44,6 +43,7 @@ from bench.cluster_energy_loads import LOADS, SIGMAS
 from bench.cluster_energy_policies import BASELINES, OURS, POWERFLOW, knobs_of
 from bench.cluster_energy_power import POWERS
 from bench.cluster_energy_run import CaseKey, Piece, Run, jobs_lines, lines, play
+from bench.pool import processes
 from bench.public_sweeps import data_folder
 from joulewise.core.errors import JoulewiseError
 
@@ -101,7 +101,7 @@ def _answer(options: argparse.Namespace, out: Callable[..., None]) -> dict[str, 
         if decisions:
             for key in keys:
                 decisions.writelines(jobs_lines(key))
-        pool = stack.enter_context(ProcessPoolExecutor(os.cpu_count(), initializer=os.nice, initargs=(10,)))
+        pool = stack.enter_context(processes())
         runs = _sweep(pieces, pool, decisions)
         found = {key: report.Scored.of(key, runs[key]) for key in keys}
         said = report.answer(found)

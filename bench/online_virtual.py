@@ -17,8 +17,6 @@ largest difference of savings between the command line through the virtual NVML 
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Sequence
@@ -33,6 +31,7 @@ import numpy as np
 from bench import guarantee, guarantee_change
 from bench.online_jobs import JOB_S, Job, held, tuned, untuned
 from bench.online_truths import Case, cases, rl
+from bench.pool import processes
 from bench.public_sweeps import data_folder
 from bench.recorded_steps import FOLDER
 from joulewise.core.block import Role
@@ -200,13 +199,12 @@ def run(
     data: Path, *, seed: int = 0, only: str = "", job_s: float = JOB_S, workers: int | None = None
 ) -> list[Outcome]:
     """Every job under every bound, several jobs at a time."""
-    global _drawn
-    _drawn = [case for case in cases(data, seed) if only in case.name]
+    _draw(data, seed, only)
     found: list[Outcome] = []
-    # Forked, since a case holds functions, which do not travel.
-    with multiprocessing.get_context("fork").Pool(workers or os.cpu_count()) as pool:
+    # A case holds functions, which do not travel: each process draws them itself.
+    with processes(workers, _draw, data, seed, only) as pool:
         work = partial(_case, seed=seed, job_s=job_s)
-        for number, outcomes in enumerate(pool.imap_unordered(work, range(len(_drawn))), 1):
+        for number, outcomes in enumerate(pool.map(work, range(len(_drawn))), 1):
             told = "  ".join(f"{o.saving:5.1%} of {o.oracle_saving:5.1%} {o.slowdown:+5.1%}" for o in outcomes)
             print(f"{number:3}/{len(_drawn)} {outcomes[0].name[:40]:40} {told}", file=sys.stderr, flush=True)
             found += outcomes
@@ -214,6 +212,11 @@ def run(
 
 
 _drawn: list[Case] = []
+
+
+def _draw(data: Path, seed: int, only: str) -> None:
+    global _drawn
+    _drawn = [case for case in cases(data, seed) if only in case.name]
 
 
 def _case(index: int, *, seed: int, job_s: float) -> list[Outcome]:

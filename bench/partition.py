@@ -34,6 +34,7 @@ from bench import partition_sim
 from bench.partition_made import made
 from bench.partition_play import SEARCHES, Played, play
 from bench.partition_table import KAREUS_FILE, Table, read_kareus
+from bench.pool import processes
 from joulewise.core.errors import BadSpec, JoulewiseError
 
 
@@ -60,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     out: Callable[[str], None] = partial(print, file=sys.stderr) if options.json else print
     try:
         with contextlib.ExitStack() as stack:
-            pool = stack.enter_context(ProcessPoolExecutor(initializer=os.nice, initargs=(10,)))
+            pool = stack.enter_context(processes())
             figures = _figures(options, pool, out)
     except (JoulewiseError, OSError) as error:
         print(f"bench.partition: {error}", file=sys.stderr)

@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -26,6 +25,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from bench import recurring_report as report
+from bench.pool import processes
 from bench.recurring_series import ETAS, Series, Spread, Told, play_series, scored
 from bench.recurring_traces import Truth, truths
 from joulewise.core.errors import JoulewiseError
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     pairs: dict[str, Any] = {}
     try:
         with contextlib.ExitStack() as stack:
-            pool = stack.enter_context(ProcessPoolExecutor(initializer=os.nice, initargs=(10,)))
+            pool = stack.enter_context(processes())
             decisions = (
                 stack.enter_context(options.decisions.open("w", encoding="utf-8")) if options.decisions else None
             )

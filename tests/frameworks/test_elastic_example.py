@@ -188,9 +188,10 @@ def test_a_start_that_finds_everything_done_adds_no_second_result(jobs):
     assert [result["starts"] for result in jobs.results] == [1]
 
 
+@pytest.mark.alone
 def test_on_virtual_gpus_more_are_faster_but_not_so_many_times(tmp_path):
     lasted_s = {}
-    with spawn("sim:a100-sxm*8", speed=10) as node, node.client() as client:
+    with spawn("sim:a100-sxm*8", speed=5) as node, node.client() as client:
         for gpus in (1, 8):
             jobs = Jobs(tmp_path / str(gpus))
             jobs.folder.mkdir()

@@ -48,10 +48,11 @@ def test_the_pipeline_s_order_is_the_one_that_is_planned():
         assert pipe.order_of(stage) == planned_here
 
 
+@pytest.mark.alone
 def test_a_profile_becomes_a_plan_whose_promise_the_pipeline_keeps(tmp_path, monkeypatch):
     floors, pipe, profile = part("floors"), part("train_pipe"), part("profile_pipe")
     monkeypatch.chdir(tmp_path)
-    steps, speed = 4, 10.0
+    steps, speed = 4, 3.0
     with spawn(f"sim:{floors.GPU}*{pipe.STAGES}", speed=speed) as node:
         for name, value in node.environment({}).items():
             monkeypatch.setenv(name, value)
@@ -83,7 +84,7 @@ def test_a_profile_becomes_a_plan_whose_promise_the_pipeline_keeps(tmp_path, mon
             stage.go.put(None)
             stage.join()
     assert profile.CLOCKS[0] == 1410
-    # The first iteration begins whenever it begins; the others follow at once, whatever this machine is busy with.
+    # The first iteration begins whenever it begins; the others follow at once.
     assert took[1:] == pytest.approx([promised_s] * (steps - 1), rel=0.02)
 
 
