@@ -58,6 +58,11 @@ def about(folder: str) -> list[str]:
     return found
 
 
+def test_where_there_is_no_pytest_it_serves_all_the_same():
+    without = "import sys; sys.modules['pytest'] = None; import joulewise.testing.slurm_stack"
+    subprocess.run([sys.executable, "-c", without], check=True)
+
+
 def test_a_job_sees_its_nodes_gpus_and_claims_them_and_its_energy_is_in_accounting() -> None:
     with tempfile.TemporaryDirectory(prefix="jw-site-", dir="/tmp") as folder:
         with ExitStack() as ending:
