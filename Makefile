@@ -28,9 +28,9 @@ demo-cluster: $(VENV)/demo.done system  ## three jobs on a virtual Slurm cluster
 
 test: $(VENV)/dev.done peers system  ## all tests
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m 'not alone and not stack'
-	$(BIN)/python -m pytest -q -m 'alone and not stack'
+	$(BIN)/python -m pytest -q -m 'alone or stack'
 
-stack: $(VENV)/dev.done system  ## the whole stack on a virtual Slurm, every part of it killed in turn; nothing else may run
+stack: $(VENV)/dev.done system  ## of them, those of a whole cluster: a virtual Slurm, every part of it killed in turn
 	$(BIN)/python -m pytest -q -m stack
 
 check: $(VENV)/dev.done  ## style, types, and the direction of imports
