@@ -31,7 +31,8 @@ MOST_GPU_W = 400.0
 @dataclass
 class ToyAgent:
     """One node's agent. ``silent``: it says nothing; ``refuses``: settings it will not set; ``unclaimed``: no prolog
-    says here whose GPUs are whose. ``node_j`` is all that the node has drawn; ``slept_j`` of it no counter tells, since none runs while the node is off."""
+    says here whose GPUs are whose. ``node_j`` is all that the node has drawn; ``slept_j`` of it no counter tells, since
+    none runs while the node is off."""
 
     node: str
     site: SimulatedSite
