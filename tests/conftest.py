@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
+import shutil
+import tempfile
 from collections.abc import Generator
 from pathlib import Path
 
@@ -14,13 +17,31 @@ from joulewise import native
 # Before anything loads numpy: its linear algebra takes a thread a core, and threads of workers that run side by side
 # would spin for each other's cores. The command line does the same for itself (``cli/one_thread``).
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Commands under test keep their runs: never in the store of whoever runs the tests.
+os.environ["JOULEWISE_HOME"] = tempfile.mkdtemp(prefix="joulewise-tests-")
+atexit.register(shutil.rmtree, os.environ["JOULEWISE_HOME"], ignore_errors=True)
+os.environ.pop("JOULEWISE_DATABASE", None)
 
-pytest_plugins = ["tests.scenario_table", "tests.torch_stand_in", "tests.postgresql"]
+pytest_plugins = [
+    "tests.scenario_table",
+    "tests.torch_stand_in",
+    "tests.postgresql",
+    "tests.prometheus",
+    "tests.chromium",
+]
 
 # Skips that say "does not apply here" rather than "a part is missing".
 _DOES_NOT_APPLY = re.compile(
     "this GPU has no energy counter|there is no power to compare|is no Hopper|root may always set|only root"
 )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whatever asks for a browser or a Prometheus is of the face."""
+    for item in items:
+        if {"browser", "prometheus"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker("face")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -99,11 +99,12 @@ def in_terminal() -> Iterator[type[Terminal]]:
 
 
 @pytest.fixture
-def environ() -> dict[str, str]:
-    """An environment in which the package under test is found, and no GPU is hidden or chosen by accident."""
+def environ(tmp_path: Path) -> dict[str, str]:
+    """An environment in which the package under test is found, no GPU is hidden or chosen by accident, and what is kept
+    is kept apart."""
     chosen = ("CUDA_VISIBLE_DEVICES", "JOULEWISE_VNVML", "NVIDIA_VISIBLE_DEVICES", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS")
     kept = {name: value for name, value in os.environ.items() if name not in chosen}
-    return {**kept, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+    return {**kept, "PYTHONPATH": str(Path(__file__).parents[2] / "src"), "JOULEWISE_HOME": str(tmp_path / "home")}
 
 
 @pytest.fixture(scope="session")

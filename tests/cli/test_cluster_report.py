@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from joulewise.cli import cluster_report_facts as facts
-from joulewise.cli.cluster_report_page import page
-from joulewise.cli.cluster_report_words import conclusions, headline
 from joulewise.cluster.scheduler_status import JobStatus, NodeStatus, Status
 from joulewise.cluster.state import Prices, Way
 from joulewise.core.errors import BadSpec
 from joulewise.core.event import Aimed, Event, Limited
 from joulewise.core.knob import Setting
 from joulewise.core.plain import plain
+from joulewise.report import cluster_facts as facts
+from joulewise.report.cluster_page import page
+from joulewise.report.cluster_words import conclusions, headline
 from joulewise.store import open_store
 from tests.cli.clusters import called, one_line
 

@@ -8,14 +8,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("fastapi", reason="the server's packages are not installed (pip install 'joulewise[server]')")
 
-from joulewise.cli.cluster_live_news import Overheard, line
 from joulewise.cli.cluster_live_setup import gpu_models, kinds_of
 from joulewise.cluster.declared import Declared, Report, ShareReport
 from joulewise.cluster.engine import NodeSeen, Order
@@ -23,8 +22,10 @@ from joulewise.cluster.scheduler_status import JobStatus, Status
 from joulewise.core.errors import BadSpec, MissingPart, NotKept
 from joulewise.core.event import Aimed, Led, Limited, Ordered, Turned
 from joulewise.core.plain import plain
+from joulewise.report.cluster_log import ClusterLog
+from joulewise.report.cluster_news import Overheard, line
 from joulewise.serve.cluster_client import ClusterClient
-from joulewise.store import MemoryJournal
+from joulewise.store import MemoryJournal, open_store
 from joulewise.testing.slurm_site import SlurmSite, slurm_site
 from tests.cli.clusters import called, one_line
 
@@ -132,6 +133,23 @@ def test_ctrl_c_ends_it_at_once_with_the_code_of_an_interrupt(up, tmp_path):
     assert running.end(signal.SIGINT) == 130
 
 
+def test_a_simulated_cluster_is_kept_where_a_database_is_named_and_can_be_looked_at_afterwards(up, tmp_path):
+    file = tmp_path / "jobs.db"
+    running = up("--gpu", "sim:a100-sxm*8", "--database", str(file), "--speed", "200", "--power-cap", "7kW")
+    running.client.submit(order("long", 8))
+    running.job("long", lambda job: job.state == "running")
+    assert running.end() == 0
+    with closing(open_store(str(file))) as store:
+        (stream,) = store.streams("cluster/")
+        log = ClusterLog(stream, store.journal(stream))
+        log.refresh()
+        shown = log.shown()
+    assert stream.startswith("cluster/sim-")
+    assert (shown.cap_w, [job.name for job in shown.jobs]) == (7000.0, ["long"])
+    assert shown.jobs[0].spans[0].gpus > 0
+    assert log.why("long").startswith("long was started")
+
+
 def _tariff(folder: Path) -> Path:
     path = folder / "day.csv"
     path.write_text("time,g_per_kwh\n" + "".join(f"{hour},{200 + 10 * hour}\n" for hour in range(24)))
@@ -154,7 +172,6 @@ def test_a_signal_that_is_lost_holds_the_safe_cap_and_is_said(up, tmp_path):
     [
         (("--engine", "ray"), "there are slurm and sim"),
         (("--engine", "sim", "--partition", "x"), "is Slurm's"),
-        (("--engine", "sim", "--database", "x.db"), "ends with its process"),
         (("--engine", "sim", "--gpu", "a100"), "made of virtual GPUs"),
         (("--engine", "sim", "--speed", "0"), "60 makes an hour a minute"),
         (("--engine", "sim", "--host", "0.0.0.0"), "would let others steer the cluster without a token"),

@@ -16,10 +16,13 @@ SCENE |= {"--power-cap", "--fairness", "--load", "--jobs", "--tenant", "--size-e
 LIVE = {"--server", "--token-file"}
 FLAGS = {
     "run": {"--gpu", "--json", "--record", "--plot", "--interval", "--live", "--no-live", "--set", "--speed"}
-    | {"--tune", "--max-slowdown", "--objective", "--dry-run", "--report", "--seed"}
+    | {"--no-keep", "--tune", "--max-slowdown", "--objective", "--dry-run", "--report", "--seed"}
     | {"--gpu-hour-price", "--kwh-price", "--host-watts", "--eta", "--power-budget", "--energy-budget"},
     "history": {"--learnt", "-n", "--report", "--forget", "--journal", "--json"},
+    "report": {"--out", "-o", "--png", "--compare", "--carbon-g-per-kwh", "--carbon-source", "--database", "--json"},
     "verify": {"--journal", "--json"},
+    "estimate": {"--prometheus", "--days", "--until", "--step", "--match", "--by", "--max-slowdown", "--kwh-price"}
+    | {"--carbon-g-per-kwh", "--token-file", "--header", "--seed", "--out", "-o", "--plot", "--json"},
     "recur run": {"--job", "--batch-sizes", "--default", "--target", "--max-epochs", "--lr", "--lr-rule"}
     | {"--eta", "--objective", "--max-slowdown", "--deadline", "--gpu-hour-price", "--kwh-price", "--host-watts"}
     | {"--metric-pattern", "--stop-at-target", "--no-stop-at-target", "--grace", "--gpu", "--speed", "--seed"}
@@ -60,7 +63,18 @@ FLAGS = {
         "--ready-fd",
         "--print-unit",
     },
-    "serve": {"--host", "--port", "--database", "--token-file", "--no-auth"},
+    "serve": {
+        "--host",
+        "--port",
+        "--database",
+        "--token-file",
+        "--no-auth",
+        "--gpu",
+        "--no-gpu",
+        "--interval",
+        "--plans",
+    }
+    | {"--kwh-price", "--currency", "--carbon-g-per-kwh", "--carbon-source"},
     "serve token": {"--scope", "--name", "--token-file"},
     "plan solve": {
         "--schedule",

@@ -4,8 +4,9 @@ import re
 import pytest
 
 from joulewise.cli import main
-from joulewise.cli.claim import Claim, percent
-from joulewise.cli.story import Story
+from joulewise.core.event import Began, Finished
+from joulewise.report.claim import Claim, percent
+from joulewise.report.story import Story
 from joulewise.store import Database, Memory, SqliteJournal
 from tests.cli import made_up
 
@@ -158,3 +159,20 @@ def test_one_damaged_memory_or_run_does_not_hide_the_others(capsys):
     rows = history(capsys=capsys)[0].splitlines()
     assert "damaged" in next(row for row in rows if row.startswith("second"))
     assert "%" in next(row for row in rows if row.startswith("first"))
+
+
+def test_runs_that_were_only_measured_are_listed_with_what_they_used(capsys):
+    keep("tuned")
+    facts = {"command": ["python", "serve.py"], "gpu_names": ["NVIDIA H200"], "tuned": False}
+    measured = {"energy_j": 4e5, "energy_error_j": 300.0, "duration_s": 1000.0, "exit_code": 0, "gpus": []}
+    journal = SqliteJournal(Database(), "plain")
+    journal.append(Began(0.0, "plain", facts))
+    assert "running, or killed" in history(capsys=capsys)[0].splitlines()[1]
+    journal.append(Finished(1000.0, "ended", {"measured": measured}))
+    row = history(capsys=capsys)[0].splitlines()[1]
+    assert re.search(r"plain .* 400(\.\d+)? kJ +16 min 40 s +H200 +python serve.py", row)
+    assert history("plain", capsys=capsys)[0] == "plain: 400.00 ± 0.30 kJ in 16 min 40 s, 400 W on average\n"
+    plain, tuned = json.loads(history("--json", capsys=capsys)[0])
+    assert (plain["measured"], tuned["measured"]) == (measured, None)
+    assert json.loads(history("plain", "--json", capsys=capsys)[0])["measured"] == measured
+    assert "run plain, 2 events" in history("--forget", "plain", capsys=capsys)[1]

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from joulewise.cli import main, plan_amounts
-from joulewise.cli.plan_colours import Scale, hue, ink_on
 from joulewise.core.errors import BadSpec
 from joulewise.core.knob import Setting
 from joulewise.plan import plan_files
+from joulewise.report.plan_colours import Scale, hue, ink_on
 from tests.plan.made_up import partitioned
 from tests.plan.made_up import plan as made_up_plan
 from tests.plan.made_up import profile as made_up

@@ -49,6 +49,11 @@ def test_a_token_is_not_added_to_a_file_of_something_else(tmp_path):
         (["--no-auth", "--token-file", "x"], "give one of them"),
         (["--token-file", "none"], "no such file or directory"),
         (["--database", "mysql://x"], "names no database"),
+        (["--no-gpu", "--gpu", "sim:h200"], "give one of them"),
+        (["--gpu", "frob:1"], "names no backend"),
+        (["--no-gpu", "--interval", "0"], "is outside 0.1 to 60 seconds"),
+        (["--plans", "nowhere", "--no-gpu"], "--plans nowhere is no folder"),
+        (["--kwh-price", "-1", "--no-gpu"], "must be 0 or more"),
     ],
 )
 def test_what_cannot_be_served_is_one_line(tmp_path, args, says):

@@ -4,12 +4,12 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from joulewise.cli.history import Series
 from joulewise.cli.summary import GpuResult, HostResult, Result, SetResult, as_json, ending, headline, show
 from joulewise.core.knob import DEFAULT, Setting
 from joulewise.core.measurement import Measurement, Outcome, Reading, Source
 from joulewise.device.gpu import GpuInfo
 from joulewise.device.lease import Ending, Restored
+from joulewise.report.history import Series
 
 
 def gpu(index: int, *, name: str = "NVIDIA H200", notes: tuple[str, ...] = (), reason: str | None = None) -> GpuResult:

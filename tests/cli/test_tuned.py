@@ -1,12 +1,12 @@
 import json
 
-from joulewise.cli.claim import Claim
-from joulewise.cli.story import Story
 from joulewise.cli.tuned import TuneResult, as_json, in_short, trouble, why
 from joulewise.core.block import Role
 from joulewise.core.event import Finished, Shifted
 from joulewise.core.knob import DEFAULT, Setting
 from joulewise.device.lease import Ending, Restored
+from joulewise.report.claim import Claim
+from joulewise.report.story import Story
 from joulewise.tune.status import Advice
 from tests.cli import made_up
 

@@ -4,11 +4,11 @@ import re
 import pytest
 
 from joulewise.cli import main
-from joulewise.cli.history import Series
-from joulewise.cli.report import page
-from joulewise.cli.report_figures import Beyond
-from joulewise.cli.story import Story
 from joulewise.core.measurement import Reading
+from joulewise.report.figures import Beyond
+from joulewise.report.history import Series
+from joulewise.report.page import page
+from joulewise.report.story import Story
 from joulewise.store import Database, SqliteJournal
 from tests.cli import made_up
 

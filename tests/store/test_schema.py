@@ -10,7 +10,7 @@ import pytest
 
 from joulewise.core.errors import NotKept
 from joulewise.core.event import Expired
-from joulewise.store import Memory, open_store
+from joulewise.store import Memory, Sample, open_store
 from joulewise.store.schema import VERSION, Engine, steps
 
 SOURCE = Path(__file__).parents[2] / "src"
@@ -74,6 +74,34 @@ def test_a_file_of_version_1_is_migrated_in_place_and_keeps_everything(file):
     remembered = Memory(file).recall("f", "GPU-1", "NVIDIA H200")
     assert (remembered.runs, remembered.payload) == (7, {"sm_mhz": 1500})
     assert store.database.select("PRAGMA user_version", {}) == [(VERSION,)]
+    store.close()
+
+
+# As the second step left it; never to be edited.
+VERSION_2 = f"""
+{VERSION_1}
+CREATE TABLE snapshots (
+    stream TEXT NOT NULL,
+    version BIGINT NOT NULL,
+    last_id BIGINT NOT NULL,
+    at DOUBLE PRECISION NOT NULL,
+    state TEXT NOT NULL,
+    PRIMARY KEY (stream)
+) WITHOUT ROWID;
+CREATE INDEX events_first ON events (stream) WHERE id = 1;
+INSERT INTO snapshots VALUES ('old', 3, 2, 6.0, '{{"a": 1}}');
+PRAGMA user_version=2;
+"""
+
+
+def test_a_file_of_version_2_keeps_its_snapshots_and_takes_readings(tmp_path):
+    file = tmp_path / "second.db"
+    made(file, VERSION_2)
+    store = open_store(file)
+    assert store.snapshots().load("old", 3) == (2, {"a": 1})
+    store.readings().write("old", "GPU-1", [Sample(1.7e9, 300.0)])
+    assert store.readings().read("old", "GPU-1").power_w == [300.0]
+    assert len(list(store.journal("old").read())) == 2
     store.close()
 
 

@@ -6,9 +6,9 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from joulewise.cli.cluster_scene import Scene
-from joulewise.cli.plan_colours import hue
 from joulewise.cluster.outcome import Outcome, Span
 from joulewise.core.units import format_duration
+from joulewise.report.plan_colours import hue
 
 LOWEST = 0.5
 """The clock at the cold end of the colours, against the highest."""
@@ -73,10 +73,3 @@ def lanes(scene: Scene, outcome: Outcome, most: int, until_s: float) -> list[Lan
         ended_s = None if job.ended_s is None or job.ended_s - begun_s > until_s else job.ended_s - begun_s
         found.append(Lane(job.name, asked[job.name], job.submitted_s - begun_s, ended_s, bars))
     return found
-
-
-def time_unit(span_s: float) -> tuple[float, str]:
-    """Seconds and name of the unit in which people read such a span."""
-    if span_s > 4 * 86_400:
-        return 86_400.0, "days"
-    return (3600.0, "hours") if span_s > 2 * 3600 else (60.0, "minutes")

@@ -7,9 +7,11 @@ host draws, how long it boots) comes from the flags and the catalogue, else it i
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from joulewise.cli.cluster_gpus import BOOT_S, HOST_W, OFF_W, racks
@@ -83,9 +85,10 @@ class Plant:
 
 @contextmanager
 def simulated(
-    gpu: str | None, per_node: int | None, host_w: float | None, *, speed: float, seed: int
+    gpu: str | None, per_node: int | None, host_w: float | None, database: str | None, *, speed: float, seed: int
 ) -> Iterator[Plant]:
-    """A cluster that is not there. BadSpec for GPUs that make no cluster."""
+    """A cluster that is not there. Its journal ends with it, too, unless a ``database`` is named, where the dashboard
+    finds it under the time of its start. BadSpec for GPUs that make no cluster."""
     from joulewise.cli.cluster_live_sim import TICK_S, LiveSite
 
     there = racks(gpu or "sim:a100-sxm*32", per_node=per_node, host_w=host_w)
@@ -97,18 +100,25 @@ def simulated(
     kinds = tuple(rack.kind for rack in there)
     says = [f"simulated: {_words(kind)}" for kind in kinds]
     says.append(f"a second here is {speed:g} of the cluster's; jobs follow made-up laws, and no command is run")
-    yield Plant(
-        site,
-        site.desk,
-        kinds,
-        {rack.kind.name: rack.model for rack in there},
-        MemoryJournal(),
-        site.now,
-        site.progress,
-        speed,
-        False,
-        tuple(says),
-    )
+    with ExitStack() as stack:
+        journal: Journal = MemoryJournal()
+        if database is not None:
+            # A name of its own each time: what a simulated cluster was cannot be gone on with.
+            name = datetime.now(UTC).strftime("sim-%Y%m%d-%H%M%S")
+            journal = stack.enter_context(closing(open_store(database))).journal(f"cluster/{name}")
+            says.append(f"kept as cluster {name}: 'joulewise serve --database …' shows it")
+        yield Plant(
+            site,
+            site.desk,
+            kinds,
+            {rack.kind.name: rack.model for rack in there},
+            journal,
+            site.now,
+            site.progress,
+            speed,
+            False,
+            tuple(says),
+        )
 
 
 @contextmanager
@@ -116,8 +126,6 @@ def on_slurm(
     partition: str | None, gpu: str | None, host_w: float | None, database: str | None, *, grace_s: float
 ) -> Iterator[Plant]:
     """The Slurm of this machine. MissingPart, EngineLost or BadSpec where it cannot be used from here."""
-    import time
-
     from joulewise.cluster.engines.slurm import SlurmEngine
 
     engine = SlurmEngine(partition=partition, grace_s=grace_s)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from joulewise.cli.chart import Chart, span, ticks
 from joulewise.cli.cluster_figures import Figures, curves, shown_until_s
-from joulewise.cli.cluster_gantt import LOWEST, Lane, lanes, time_unit
+from joulewise.cli.cluster_gantt import LOWEST, Lane, lanes
 from joulewise.cli.cluster_plot import families, labels
 from joulewise.cli.cluster_scene import Result, Scene
 from joulewise.cli.cluster_table import columns, duration, energy_columns, headline, kwh
-from joulewise.cli.plan_colours import hue
-from joulewise.cli.plot import HUES
-from joulewise.cli.report_style import STYLE
 from joulewise.core.units import format_duration, kwh_from_joules, si_prefix
+from joulewise.report.chart import Chart, span, ticks, time_unit
+from joulewise.report.plan_colours import hue
+from joulewise.report.plot import HUES
+from joulewise.report.style import STYLE
 
 _WIDTH, _NAME, _ROW = 860.0, 96.0, 11.0
 _MOST_LANES = 80

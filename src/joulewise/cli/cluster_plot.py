@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from joulewise.cli.cluster_figures import Figures, curves, shown_until_s
-from joulewise.cli.cluster_gantt import LOWEST, lanes, time_unit
+from joulewise.cli.cluster_gantt import LOWEST, lanes
 from joulewise.cli.cluster_scene import Result, Scene
 from joulewise.cli.cluster_table import PARTS, headline
-from joulewise.cli.plan_colours import hue
-from joulewise.cli.plot import FAINT, HUES, INK, STYLE
 from joulewise.core.units import kwh_from_joules, si_prefix
+from joulewise.report.chart import time_unit
+from joulewise.report.plan_colours import hue
+from joulewise.report.plot import FAINT, HUES, INK, STYLE
 
 _MOST_LANES = 120
 _BINS = 400

@@ -46,9 +46,9 @@ def report(
     promises are read from the scheduler's journal in the store.
     """
     load_numpy()
-    from joulewise.cli import cluster_report_facts as facts
-    from joulewise.cli.cluster_report_page import page
-    from joulewise.cli.cluster_report_words import headline
+    from joulewise.report import cluster_facts as facts
+    from joulewise.report.cluster_page import page
+    from joulewise.report.cluster_words import headline
 
     seen = facts.read_watched(watched)
     story = facts.told(

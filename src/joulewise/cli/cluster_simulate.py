@@ -59,7 +59,7 @@ def simulate(
     pollux; the last six also NAME+zeus. A knob stands behind @: priced@30m
     (what a kWh is worth), powerflow@0.5 (least dJ/dE), tiresias@0.8 (clock).
     """
-    from joulewise.cli.plot import check
+    from joulewise.report.plot import check
 
     outputs.refuse_one_for_two({"TRACE": trace, "--plot": plot, "--out": out, "--decisions": decisions})
     if plot is not None:

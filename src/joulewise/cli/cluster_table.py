@@ -12,9 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from joulewise.cli.cluster_figures import Figures
-from joulewise.cli.cluster_gantt import time_unit
 from joulewise.cli.cluster_scene import Scene
 from joulewise.core.units import format_duration, kwh_from_joules
+from joulewise.report.chart import time_unit
 
 PARTS = {
     "jobs": "at work",

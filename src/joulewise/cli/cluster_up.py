@@ -124,8 +124,8 @@ def up(
 
     plant: AbstractContextManager[Plant]
     if engine == "sim":
-        _refuse_slurms(partition, database)
-        plant = setup.simulated(gpu, gpus_per_node, host_watts, speed=speed, seed=seed)
+        _refuse_slurms(partition)
+        plant = setup.simulated(gpu, gpus_per_node, host_watts, database, speed=speed, seed=seed)
     else:
         plant = setup.on_slurm(partition, gpu, host_watts, database, grace_s=grace_s)
     with listen.bound(host, port) as listening, plant as there:
@@ -159,7 +159,6 @@ def _scheduler(
     costs: Costs,
     round_s: float | None,
 ) -> Scheduler:
-    from joulewise.cli.cluster_live_news import Overheard
     from joulewise.cli.cluster_policies import named
     from joulewise.cluster.cap_feed import CapFeed
     from joulewise.cluster.limits import Limits
@@ -168,6 +167,7 @@ def _scheduler(
     from joulewise.cluster.round import Round
     from joulewise.cluster.scheduler import Scheduler
     from joulewise.cluster.tariff import read_tariff
+    from joulewise.report.cluster_news import Overheard
 
     feed = None if cap_file is None else CapFeed(cap_file, safe_w=safe_w)
     if feed is not None:
@@ -273,7 +273,7 @@ def _troubles(status: Status) -> frozenset[str]:
 
 
 def _tell(event: Event) -> None:
-    from joulewise.cli.cluster_live_news import line
+    from joulewise.report.cluster_news import line
 
     said = line(event)
     if said is not None:
@@ -293,8 +293,6 @@ def _refuse_without_server() -> None:
         raise listen.missing(error, STARTS) from error
 
 
-def _refuse_slurms(partition: str | None, database: str | None) -> None:
+def _refuse_slurms(partition: str | None) -> None:
     if partition is not None:
         raise BadSpec("--partition is Slurm's; leave it out with --engine sim")
-    if database is not None:
-        raise BadSpec("--database keeps the journal of a real cluster; a simulated one ends with its process")

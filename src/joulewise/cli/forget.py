@@ -12,9 +12,10 @@ from pathlib import Path
 
 import typer
 
-from joulewise.cli import knobs, records
+from joulewise.cli import records
 from joulewise.core.errors import LeaseTaken
 from joulewise.device.saved import Entry, Saved
+from joulewise.report import knobs
 
 
 def forget(state: Path, prefix: str, *, as_json: bool) -> None:

@@ -14,12 +14,13 @@ from typing import Annotated, Any
 
 import typer
 
-from joulewise.cli import knobs, records
+from joulewise.cli import records
 from joulewise.core.errors import NoDaemon, NotPermitted
 from joulewise.core.knob import Setting
 from joulewise.core.units import format_duration
 from joulewise.device.remote_client import DaemonClient
 from joulewise.device.saved import PERSISTENCE, STATE
+from joulewise.report import knobs
 
 Socket = Annotated[
     Path | None,

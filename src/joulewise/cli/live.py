@@ -9,14 +9,14 @@ from typing import Protocol, TextIO
 from rich.console import Console
 from rich.text import Text
 
-from joulewise.cli.claim import percent
-from joulewise.cli.history import sparkline
 from joulewise.cli.look import line, name
 from joulewise.cli.meter import Meter
 from joulewise.cli.panel import Panel
-from joulewise.cli.words import doing, named, plainly
 from joulewise.core.block import Rung
 from joulewise.core.units import format_duration, format_energy
+from joulewise.report.claim import percent
+from joulewise.report.history import sparkline
+from joulewise.report.words import doing, named, plainly
 from joulewise.tune.status import Status
 
 _MOST_LINES = 8

@@ -12,7 +12,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-from joulewise.cli.history import History
 from joulewise.cli.look import Sight
 from joulewise.cli.summary import GpuResult, HostResult
 from joulewise.core.errors import GpuLost
@@ -23,6 +22,8 @@ from joulewise.device.recording import Recorder
 from joulewise.monitor.report import Report
 from joulewise.monitor.sampler import Sampler
 from joulewise.monitor.window import Monitor, Window
+from joulewise.report.history import History
+from joulewise.store.thinned import Thinned
 
 T = TypeVar("T")
 
@@ -37,14 +38,23 @@ returns, and the command's exit code must not wait for it; a whole node of slow 
 class Meter:
     """One window over some GPUs (maybe none) and the host. Use ``with``; then ``begin``, ``end``.
 
-    Raises BadSpec when ``record`` cannot be written, before anything is measured.
+    With ``unix_s``, what Unix time is when the GPUs' clock shows 0, one sample a second of each GPU is made ready to be
+    kept (``thinned``). Raises BadSpec when ``record`` cannot be written, before anything is measured.
     """
 
-    def __init__(self, gpus: Sequence[Gpu], *, interval_s: float = 0.1, record: Path | None = None) -> None:
+    def __init__(
+        self,
+        gpus: Sequence[Gpu],
+        *,
+        interval_s: float = 0.1,
+        record: Path | None = None,
+        unix_s: float | None = None,
+    ) -> None:
         self.gpus = tuple(gpus)
         self.host = HostEnergy()
         self._recorder = Recorder(record, gpus) if record is not None else None
-        self.history = History(len(self.gpus), interval_s=interval_s, recorder=self._recorder)
+        self.thinned = Thinned(len(self.gpus), unix_s, self._recorder) if unix_s is not None else None
+        self.history = History(len(self.gpus), interval_s=interval_s, recorder=self.thinned or self._recorder)
         self._monitor: Monitor | None = None
         if gpus:
             sampler = Sampler(gpus, interval_s=interval_s, recorder=self.history)

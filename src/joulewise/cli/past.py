@@ -1,6 +1,6 @@
-"""``joulewise history``: the runs that were tuned, what each saved, and what was learnt about which workload.
+"""``joulewise history``: the runs that were kept, what each used or saved, and what was learnt about which workload.
 
-Reads the store only. Not the readings of a run: those are ``cli.history``'s while it lasts, and a recording's after.
+Reads the store only. Not the readings of a run: those are ``joulewise serve``'s to draw.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
+import time as clock
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,9 +20,10 @@ from joulewise.cli import complain, outputs, say
 from joulewise.core.errors import BadSpec, NotKept
 
 if TYPE_CHECKING:
-    from joulewise.cli.claim import Claim
-    from joulewise.cli.story import Story
-    from joulewise.store import Database, Memory, Remembered
+    from joulewise.report.claim import Claim
+    from joulewise.report.run_summary import RunSummary
+    from joulewise.report.story import Story
+    from joulewise.store import Memory, Remembered, Store
     from joulewise.store.views import Run
 
 _MOST = 20
@@ -40,49 +42,53 @@ def history(
     journal: Annotated[Path | None, typer.Option(metavar="FILE", help="Look in this file, not the usual one.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, every number in full.")] = False,
 ) -> None:
-    """Say which runs were tuned, what each saved, and what was learnt.
+    """Say which runs there were, what each used or saved, and what was learnt.
 
     joulewise history
     joulewise history --learnt
     joulewise history 20260314-1015 --report again.html
     joulewise history --forget all
     """
-    from joulewise.store import Database, Memory, SqliteJournal, views
+    from joulewise.store import Database, Memory, SqliteStore, open_store, views
 
     if journal is not None and not journal.is_file():
         raise BadSpec(f"--journal {journal} is no file; name a joulewise.db")
     if report is not None and run is None:
         raise BadSpec("--report needs a RUN: 'joulewise history' names them")
-    database = Database(journal)
+    store: Store = open_store() if journal is None else SqliteStore(Database(journal))
+    tables = store.tables
     if forget is not None:
-        say(ctx, _forget(database, forget))
+        say(ctx, _forget(store, Memory(Database(journal)), forget))
         return
     if learnt:
-        latest = {run.facts.get("fingerprint"): run for run in reversed(views.runs(database)) if run.finished}
-        _tell_learnt(_known(Memory(database)), latest, database, as_json=as_json)
+        latest = {run.facts.get("fingerprint"): run for run in reversed(views.runs(tables)) if run.finished}
+        _tell_learnt(_known(Memory(Database(journal))), latest, store, as_json=as_json)
         return
     if run is None:
-        _tell_runs(views.runs(database, most=max(1, most)), database, as_json=as_json)
+        _tell_runs(views.runs(tables, most=max(1, most)), store, as_json=as_json)
         return
-    name = views.named(database, run)
-    events = [event for _, event in SqliteJournal(database, name).read()]
-    from joulewise.cli import outcome
-    from joulewise.cli.claim import INTERVAL, Claim
-    from joulewise.cli.story import Story
+    name = views.named(tables, run)
+    events = [event for _, event in store.journal(name).read()]
+    from joulewise.report import outcome
+    from joulewise.report.claim import INTERVAL, Claim
+    from joulewise.report.story import Story
 
     story = Story.of(events)
     claim = Claim.of(story)
     if report is not None:
-        from joulewise.cli.report import page
+        from joulewise.report.page import page
 
         outputs.refuse_no_html("--report", report)
         outputs.refuse_unwritable("--report", report)
         report.write_text(page(story), encoding="utf-8", errors="replace")
         say(ctx, f"the report is {report}")
-    headline = outcome.headline(story, claim)
+    found = views.one(tables, name)
+    measured = None if found is None else found.measured
+    untuned = found is not None and found.facts.get("tuned") is False
+    headline = _short(found).headline if found is not None and untuned else outcome.headline(story, claim)
     if as_json:
         facts = {"run": name, "headline": headline, "facts": dict(story.facts), "claim": claim.to_json()}
-        print(json.dumps(facts, allow_nan=False))
+        print(json.dumps({**facts, "measured": None if measured is None else dict(measured)}, allow_nan=False))
         return
     from joulewise.cli.tuned import chapters
 
@@ -102,22 +108,21 @@ def _known(memory: Memory) -> list[Remembered]:
     return found
 
 
-def _forget(database: Database, what: str) -> str:
+def _forget(store: Store, memory: Memory, what: str) -> str:
     """Forget it; what was forgotten, in words. BadSpec where nothing is called so."""
-    from joulewise.store import Memory, views
+    from joulewise.store import views
 
-    memory = Memory(database)
     if what == _ALL:
-        runs = views.runs(database)
+        runs = views.runs(store.tables)
         for each in runs:
-            views.forget(database, each.name)
+            views.forget(store.tables, each.name)
         known = memory.forget()
         said = f"forgotten: {_counted(len(runs), 'run')} and what was learnt about {_counted(known, 'workload')}"
     else:
         gone = memory.forget(what)
         if gone == 0 and memory.trouble is None:
-            name = views.named(database, what)
-            return f"forgotten: run {name}, {views.forget(database, name)} events"
+            name = views.named(store.tables, what)
+            return f"forgotten: run {name}, {_counted(views.forget(store.tables, name), 'event')}"
         said = f"forgotten: workload {what}"
     if memory.trouble:
         raise NotKept(memory.trouble)
@@ -128,16 +133,16 @@ def _counted(number: int, what: str) -> str:
     return f"{number} {what}{'s' if number != 1 else ''}"
 
 
-def _tell_runs(runs: Sequence[Run], database: Database, *, as_json: bool) -> None:
+def _tell_runs(runs: Sequence[Run], store: Store, *, as_json: bool) -> None:
     if as_json:
-        print(json.dumps([_run_json(each, database) for each in runs], allow_nan=False))
+        print(json.dumps([_run_json(each, store) for each in runs], allow_nan=False))
         return
     if not runs:
-        print(f"no run has been tuned yet, as far as {database.path} knows; try 'joulewise run --tune -- COMMAND'")
+        print(f"no run has been kept yet, as far as {store.name} knows; try 'joulewise run --tune -- COMMAND'")
         return
     rows = [("run", "began (UTC)", "energy", "time", "GPU", "command")]
     for each in runs:
-        energy, time = _saved(each, database)
+        energy, time = _saved(each, store)
         gpus = ", ".join(dict.fromkeys(map(str, each.facts.get("gpu_names", ())))).replace("NVIDIA ", "")
         rows.append(
             (each.name, _when(each.began_at_s)[:16].replace("T", " "), energy, time, gpus, _command(each.facts))
@@ -147,35 +152,47 @@ def _tell_runs(runs: Sequence[Run], database: Database, *, as_json: bool) -> Non
         line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False))
         # Numbers are never cut; of the command as much as the terminal has room for.
         print(f"{line}  {row[5][: max(12, shutil.get_terminal_size((120, 24)).columns - len(line) - 2)]}".rstrip())
-    from joulewise.cli.claim import INTERVAL
+    from joulewise.report.claim import INTERVAL
 
     print(f"{INTERVAL}; 'joulewise history RUN' tells one of them")
 
 
-def _story(run: Run, database: Database) -> tuple[Story, Claim] | None:
+def _story(run: Run, store: Store) -> tuple[Story, Claim] | None:
     """The whole run, and what it claims; None where its journal cannot be read any more."""
-    from joulewise.cli.claim import Claim
-    from joulewise.cli.story import Story
-    from joulewise.store import SqliteJournal
+    from joulewise.report.claim import Claim
+    from joulewise.report.story import Story
 
     try:
-        story = Story.of(event for _, event in SqliteJournal(database, run.name).read())
+        story = Story.of(event for _, event in store.journal(run.name).read())
     except BadSpec:  # one damaged run shall not hide the others
         return None
     return story, Claim.of(story)
 
 
-def _saved(run: Run, database: Database) -> tuple[str, str]:
-    """What a run saved, in the two columns of the list; or what became of it in a word or two."""
-    from joulewise.cli import outcome
-    from joulewise.cli.claim import percent
+def _short(run: Run) -> RunSummary:
+    """A run that was not tuned, by its first and last event."""
+    from joulewise.report.run_summary import state_of, summary
 
-    found = _story(run, database)
+    return summary(run, state_of(run, run.last_at_s, clock.time()), clock.time())
+
+
+def _saved(run: Run, store: Store) -> tuple[str, str]:
+    """What a run saved, or used if it was not tuned, in the two columns of the list; or what became of it in a word or
+    two."""
+    from joulewise.core.units import format_duration, format_energy
+    from joulewise.report import outcome
+    from joulewise.report.claim import percent
+
+    if run.finished is None:
+        return ("running, or killed", "") if _story(run, store) is not None else ("damaged", "")
+    if run.facts.get("tuned") is False:
+        short = _short(run)
+        used = "not measured" if short.energy_j is None else format_energy(short.energy_j)
+        return used, "" if short.duration_s is None else format_duration(short.duration_s)
+    found = _story(run, store)
     if found is None:
         return "damaged", ""
     story, claim = found
-    if run.finished is None:
-        return "running, or killed", ""
     if claim.energy_change is not None and claim.time_change is not None:
         return (
             percent(claim.energy_change, claim.energy_half or 0.0, sign=True),
@@ -186,21 +203,23 @@ def _saved(run: Run, database: Database) -> tuple[str, str]:
     return "not tuned" if outcome.untuned(story, claim) else "nothing held", ""
 
 
-def _run_json(run: Run, database: Database) -> dict[str, Any]:
-    from joulewise.cli import outcome
+def _run_json(run: Run, store: Store) -> dict[str, Any]:
+    from joulewise.report import outcome
 
-    found = _story(run, database)
+    found = _story(run, store)
+    untuned = run.facts.get("tuned") is False
     return {
         "run": run.name,
         "began": _when(run.began_at_s),
         "facts": dict(run.facts),
         "finished": None if run.finished is None else run.finished.why,
-        "headline": None if found is None else outcome.headline(*found),
+        "headline": None if found is None else _short(run).headline if untuned else outcome.headline(*found),
         "claim": None if found is None else found[1].to_json(),
+        "measured": None if run.measured is None else dict(run.measured),
     }
 
 
-def _tell_learnt(known: Sequence[Remembered], latest: Mapping[Any, Run], database: Database, *, as_json: bool) -> None:
+def _tell_learnt(known: Sequence[Remembered], latest: Mapping[Any, Run], store: Store, *, as_json: bool) -> None:
     """What is known workload by workload; ``latest`` is the last run of each that came to its end."""
     if as_json:
         keys = ("fingerprint", "gpu_uuid", "gpu_name", "runs")
@@ -220,16 +239,16 @@ def _tell_learnt(known: Sequence[Remembered], latest: Mapping[Any, Run], databas
             print(f"  {_command(run.facts)}")
         for line in _learnt_lines(each.payload):
             print(f"  {line}")
-        found = _story(run, database) if run is not None else None
+        found = _story(run, store) if run is not None else None
         if run is not None and found is not None:
-            from joulewise.cli import outcome
+            from joulewise.report import outcome
 
             print(f"  {run.name}: {outcome.headline(*found)}")
 
 
 def _learnt_lines(payload: Mapping[str, Any]) -> list[str]:
     """What the next run begins with, phase by phase; of a payload that reads otherwise nothing."""
-    from joulewise.cli.knobs import ceiling
+    from joulewise.report.knobs import ceiling
 
     lines = []
     phases = payload.get("phases")

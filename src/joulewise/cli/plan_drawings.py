@@ -16,7 +16,7 @@ Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw it: .png, 
 
 def check_drawings(read: Mapping[str, Path], report: Path | None, plot: Path | None) -> None:
     """Raise BadSpec or MissingPart where a drawing could not be written, or would overwrite what is ``read``."""
-    from joulewise.cli.plot import check
+    from joulewise.report.plot import check
 
     outputs.refuse_one_for_two({**read, "--report": report, "--plot": plot})
     if report is not None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from html import escape
 
-from joulewise.cli.chart import Chart, span, ticks
-from joulewise.cli.plan_colours import Scale, hue
-from joulewise.cli.plan_views import about, as_fast, headline, power, shown_points, time
-from joulewise.cli.report_style import STYLE
+from joulewise.cli.plan_views import shown_points
 from joulewise.core.units import format_energy, format_percent, si_prefix
 from joulewise.plan.execution import launches
 from joulewise.plan.plan import Plan, PlanPoint
+from joulewise.report.chart import Chart, span, ticks
+from joulewise.report.plan_colours import Scale, hue
+from joulewise.report.plan_words import about, as_fast, headline, power, time
+from joulewise.report.style import STYLE
 
 _WIDTH, _NAME, _ROW = 860.0, 52.0, 17.0
 _GAPS = 600

@@ -86,7 +86,7 @@ def _page(measured: Mapping[str, Options], frontiers: Mapping[str, Frontier[Sett
 
 
 def _worth(front: Frontier[Setting], plain: Point[Setting] | None, count: int) -> str:
-    from joulewise.cli.plan_views import percent
+    from joulewise.report.plan_words import percent
 
     among = f"{len(front)} of {count} schedules are worth having"
     if plain is None:
@@ -99,7 +99,7 @@ def _worth(front: Frontier[Setting], plain: Point[Setting] | None, count: int) -
 
 
 def _gains(point: Point[Setting], plain: Point[Setting] | None) -> list[str]:
-    from joulewise.cli.plan_views import percent
+    from joulewise.report.plan_words import percent
 
     ratios = [] if plain is None else _ratios(point, plain)
     return [percent(1 - ratio) for ratio in ratios]
@@ -142,8 +142,8 @@ def _draw(path: Path, measured: Mapping[str, Options], frontiers: Mapping[str, F
     import matplotlib
     from matplotlib.figure import Figure
 
-    from joulewise.cli.plot import HUES, INK, STYLE
     from joulewise.plan.execution import overlapped
+    from joulewise.report.plot import HUES, INK, STYLE
 
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(8, 3.6 * len(measured)), layout="constrained")

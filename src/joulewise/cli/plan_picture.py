@@ -8,11 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from joulewise.cli.plan_colours import Scale, hue
-from joulewise.cli.plan_views import about, headline, time
-from joulewise.cli.plot import FAINT, HUES, INK, STYLE
 from joulewise.core.units import format_energy, si_prefix
 from joulewise.plan.plan import Plan, PlanPoint
+from joulewise.report.plan_colours import Scale, hue
+from joulewise.report.plan_words import about, headline, time
+from joulewise.report.plot import FAINT, HUES, INK, STYLE
 
 _EDGES = 600
 """Operations up to which each has an edge of its own; more of them would be all edge."""

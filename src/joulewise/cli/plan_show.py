@@ -28,11 +28,12 @@ def show(
     """
     from joulewise.cli import plan_page, plan_picture, plan_views
     from joulewise.plan import plan_files
+    from joulewise.report import plan_words
 
     check_drawings({"PLAN": plan}, report, plot)
     read = plan_files.read(plan)
     wanted_s = None if deadline is None else seconds("--deadline", deadline)
-    point = plan_views.as_fast(read) if wanted_s is None else read.by_deadline(wanted_s)
+    point = plan_words.as_fast(read) if wanted_s is None else read.by_deadline(wanted_s)
     if report is not None:
         report.write_text(plan_page.page(read, point), encoding="utf-8")
     if plot is not None:

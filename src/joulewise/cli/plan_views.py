@@ -14,35 +14,19 @@ from rich.table import Table
 from rich.text import Text
 
 from joulewise.cli.finding import Finding
-from joulewise.cli.plan_colours import IDLE, Scale, hue, ink_on
 from joulewise.core.knob import Setting
-from joulewise.core.units import format_energy, format_si
+from joulewise.core.units import format_energy
 from joulewise.plan.dag import KINDS
 from joulewise.plan.execution import SEQUENTIAL, launches
 from joulewise.plan.plan import Plan, PlanPoint, Step
+from joulewise.report.plan_colours import IDLE, Scale, hue, ink_on
+from joulewise.report.plan_words import about, as_fast, headline, percent, power, saved, slower, time
 
 _ROWS = 11
 """Points shown of a plan, besides nothing set."""
 _STAGES = 16
 """Stages whose clocks are listed."""
 _MARKS = {True: Text("✓", style="green"), False: Text("✗", style="red"), None: Text("!", style="yellow")}
-
-
-def as_fast(plan: Plan) -> PlanPoint:
-    """Least energy without being slower than nothing set; the fastest where all are slower."""
-    return plan.by_deadline(max(plan.baseline.time_s, plan.points[0].time_s))
-
-
-def headline(plan: Plan) -> str:
-    """What the plan is worth, in a line or two."""
-    same, least = as_fast(plan), plan.points[-1]
-    return f"{_saved(plan, same)} energy {_slower(plan, same)}; at most {_saved(plan, least)}, {_slower(plan, least)}."
-
-
-def about(plan: Plan) -> str:
-    """What it is a plan of."""
-    fact = plan.identity.parallelism
-    return (fact.says if fact else plan.schedule.name) + f", waiting at {plan.costs.blocking_w:g} W"
 
 
 def summary(plan: Plan) -> RenderableType:
@@ -74,7 +58,7 @@ def answer(plan: Plan, point: PlanPoint) -> RenderableType:
     """One point: what it takes, and the clocks of every stage."""
     words = (
         f"{time(point)}, {format_energy(point.energy_j, plan.energy_error_j(point))}, {power(point)}: "
-        f"{_saved(plan, point)} energy {_slower(plan, point)}"
+        f"{saved(plan, point)} energy {slower(plan, point)}"
     )
     tables = Text(), _clocks(plan, point), *launched(plan, point)
     return Group(Text(words, style="bold"), Text(about(plan), style="dim"), *tables)
@@ -242,31 +226,5 @@ def _legend(scale: Scale) -> Text:
     return Text.assemble(*parts, (f"  1 = {scale.named(0.0)}, 9 = {scale.named(1.0)}, {IDLE} = waiting", "dim"))
 
 
-def time(point: PlanPoint) -> str:
-    """Seconds with four digits, so that neighbours differ: ``"2.960 s"``."""
-    return f"{point.time_s:#.4g}".rstrip(".") + " s"
-
-
-def power(point: PlanPoint) -> str:
-    """The mean, of all GPUs."""
-    return format_si(point.power_w, "W")
-
-
 def _number(value: float) -> str:
     return "not set" if value != value else f"{value:.0f}"
-
-
-def percent(share: float) -> str:
-    """A share with one digit: ``"−8.7 %"``."""
-    return f"{share * 100 + 0.0:.1f} %".replace("-0.0", "0.0").replace("-", "−")
-
-
-def _saved(plan: Plan, point: PlanPoint) -> str:
-    return f"{percent(point.energy_j / plan.baseline.energy_j - 1)}"
-
-
-def _slower(plan: Plan, point: PlanPoint) -> str:
-    share = point.time_s / plan.baseline.time_s - 1
-    if abs(share) < 0.0005:
-        return "at the same speed"
-    return f"{percent(abs(share))} {'slower' if share > 0 else 'faster'}"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from html import escape
 
-from joulewise.cli.chart import ticks
-from joulewise.cli.plan_colours import hue
 from joulewise.cli.plan_xray_plot import LOWEST
 from joulewise.cli.plan_xray_views import (
     LETTERS,
@@ -22,10 +20,12 @@ from joulewise.cli.plan_xray_views import (
     span,
     waits,
 )
-from joulewise.cli.report_style import STYLE
 from joulewise.plan.xray import PLANS, Findings
 from joulewise.plan.xray_piece import RUN
 from joulewise.plan.xray_where import Bar
+from joulewise.report.chart import ticks
+from joulewise.report.plan_colours import hue
+from joulewise.report.style import STYLE
 
 _WIDTH, _NAME, _ROW = 860.0, 52.0, 26.0
 _MOST_LANES = 16

@@ -8,12 +8,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from joulewise.cli.plan_colours import hue
 from joulewise.cli.plan_xray_views import LETTERS, PLAN_NAMES, WORDS, about, headline, saving, share, slowdowns
-from joulewise.cli.plot import FAINT, HUES, STYLE
 from joulewise.plan.xray import PLANS, Findings
 from joulewise.plan.xray_piece import RUN
 from joulewise.plan.xray_where import Bar
+from joulewise.report.plan_colours import hue
+from joulewise.report.plot import FAINT, HUES, STYLE
 
 LOWEST = 0.5
 """The clock at the cold end of the colours, against the one seen."""

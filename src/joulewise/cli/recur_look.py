@@ -120,7 +120,7 @@ def plot(
     joulewise recur plot nightly nightly.svg
     """
     from joulewise.cli import outputs, recur_plot
-    from joulewise.cli.plot import check
+    from joulewise.report.plot import check
 
     check(file, "FILE")
     outputs.refuse_unwritable("FILE", file)

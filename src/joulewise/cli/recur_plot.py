@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from joulewise.cli.plot import FAINT, HUES, INK, STYLE
 from joulewise.core.measurement import Outcome
 from joulewise.core.series import Platform, Recurring
+from joulewise.report.plot import FAINT, HUES, INK, STYLE
 from joulewise.tune.series import SeriesSummary, SizeBelief, TrialRecord
 from joulewise.tune.series_terms import objective
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from joulewise.cli import complain
+from joulewise.cli import complain, keeping
 from joulewise.cli.child import Child
 from joulewise.cli.gpus import OpenGpus
 from joulewise.cli.objectives import Wanted
@@ -100,7 +100,10 @@ def tried(asked: Asked, command: Sequence[str], terms: Terms, desk: SeriesDesk) 
         tuning = None
         if terms.aim is not None:
             reason = f"joulewise recur run {terms.job.name}"
-            tuning = Tuning(terms.found, terms.aim, command, seed=terms.seed, reason=reason)
+            store, _ = keeping.opened()
+            if store is not None:
+                stack.callback(store.close)
+            tuning = Tuning(terms.found, terms.aim, command, seed=terms.seed, reason=reason, store=store)
             stack.enter_context(tuning)
         patterns, printed = Patterns(terms.patterns), deque[Metric]()
         output = stack.enter_context(Output(lambda line: printed.extend(patterns.find(line))))

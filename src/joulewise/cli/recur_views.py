@@ -14,12 +14,12 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from joulewise.cli.words import named
 from joulewise.core.frontier import Frontier
 from joulewise.core.knob import Setting
 from joulewise.core.plain import plain
 from joulewise.core.series import Platform, Recurring
 from joulewise.core.units import format_duration, format_energy, format_si
+from joulewise.report.words import named
 from joulewise.tune.series import SeriesSummary, SizeBelief, TrialRecord
 from joulewise.tune.series_terms import objective
 

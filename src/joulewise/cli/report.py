@@ -1,207 +1,226 @@
-"""The report of a tuned run: one HTML file with everything in it, which opens anywhere and asks nobody for anything.
+"""``joulewise report``: a run that was kept as a page, a picture or JSON; or how two of them differ.
 
-A fold of the journal: the same events give the same page, letter by letter, and ``joulewise verify`` draws it again
-from the journal that it names. What the journal does not hold, the readings of power and clock between blocks and what
-the tuner expected, is ``Beyond``, which the page carries; without it the blocks' own means are drawn.
+Reads the store only, whichever engine keeps it. A tuned run's page is the one that ``joulewise verify`` takes. Not a
+run that is still going: what is not finished has no result yet.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from html import escape
-from typing import Any
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
-from joulewise.cli import outcome, worth
-from joulewise.cli import report_figures as figures
-from joulewise.cli.claim import INTERVAL, Claim
-from joulewise.cli.report_figures import Beyond
-from joulewise.cli.report_style import STYLE
-from joulewise.cli.story import Story, Stretch, stretches
-from joulewise.cli.words import named, plainly, verdict
-from joulewise.core.units import format_duration, format_energy, format_percent
+import typer
 
-FORMAT = 2
-"""Of the facts that a report carries for ``verify``."""
-_MOST_ROWS = 150
-_FACTS = re.compile(r'<script type="application/json" id="joulewise">(.*?)</script>', re.DOTALL)
-_PRIVATE = frozenset({"host", "boot", "pid", "pid_start"})
-"""Facts of the journal that nobody needs to whom a report is sent."""
-_KINDS = {
-    "baseline": "measured",
-    "probe": "tried",
-    "verify": "compared",
-    "hold": "held",
-    "small": "the job changed",
-    "large": "the job changed",
-    "pace": "the job changed",
-    "lost": "stopped",
-    "ruler": "another ruler",
-    "slack": "waiting GPUs",
-    "unmarked": "other work",
-    "refused": "given up",
-}
+from joulewise.cli import outputs, say
+from joulewise.core.errors import BadSpec
+
+if TYPE_CHECKING:
+    from joulewise.report.beside import Beside
+    from joulewise.report.figures import Beyond
+    from joulewise.report.run_summary import RunSummary
+    from joulewise.report.story import Story
+    from joulewise.report.worth import Carbon
+    from joulewise.store import Store
+
+_STORE = "Where runs are kept: a file, or postgresql://… Default: the usual one."
 
 
-def page(story: Story, beyond: Beyond | None = None, *, title: str | None = None, kept: bool = True) -> str:
-    """The whole file. ``kept``: whether the journal can be found again.
+def report(
+    ctx: typer.Context,
+    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="A run, by the beginning of its name.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE.html", help="The page. Default: joulewise-RUN.html here."),
+    ] = None,
+    png: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A picture of power, clock and decisions: .png, .svg or .pdf.")
+    ] = None,
+    compare: Annotated[
+        tuple[str, str] | None, typer.Option(metavar="A B", help="How run B differs from run A.", show_default=False)
+    ] = None,
+    carbon_g_per_kwh: Annotated[
+        float | None, typer.Option(metavar="G", help="Grams of CO2e a kWh emits where it ran; none is assumed.")
+    ] = None,
+    carbon_source: Annotated[str | None, typer.Option(metavar="WORDS", help="Where that figure is from.")] = None,
+    database: Annotated[str | None, typer.Option(metavar="FILE|URL", help=_STORE)] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="To stdout, every number in full; no page unless --out.")
+    ] = False,
+) -> None:
+    """Write the report of a run, or of how two runs differ.
 
-    ``title`` is for a run without anything to prove, such as a dry run: it stands in place of the claim.
+      joulewise report 20260314-1015 --out run.html --png run.png
+      joulewise report 20260314-1015 --carbon-g-per-kwh 380 --carbon-source "ENTSO-E, DE, 2025"
+      joulewise report --compare 20260313-0900 20260314-1015
+
+    The page is one file with everything in it: what was spent and saved, with
+    errors, how that was measured, and every decision. Runs that were not
+    tuned have one, too; they claim nothing.
     """
-    beyond = beyond or Beyond()
+    from joulewise.report.worth import Carbon
+    from joulewise.store import open_store
+
+    if (run is None) == (compare is None):
+        raise BadSpec("name one RUN, or two with --compare A B; 'joulewise history' names them")
+    if carbon_source is not None and carbon_g_per_kwh is None:
+        raise BadSpec("--carbon-source says where a figure is from, and there is none; add --carbon-g-per-kwh G")
+    _refuse_files(out, png)
+    carbon = None if carbon_g_per_kwh is None else Carbon(carbon_g_per_kwh, carbon_source)
+    with closing(open_store(database)) as store:
+        if compare is not None:
+            if png is not None or carbon is not None:
+                raise BadSpec("--compare has no --png and no --carbon-g-per-kwh; ask for the report of each run")
+            _compare(ctx, *(_kept(store, each) for each in compare), out=out, as_json=as_json)
+        elif run is not None:
+            _one(ctx, store, _kept(store, run), carbon, out, png, as_json=as_json)
+
+
+def _refuse_files(out: Path | None, png: Path | None) -> None:
+    """BadSpec or MissingPart for files that could not be written; before anything is read."""
+    if out is not None:
+        outputs.refuse_no_html("--out", out)
+        outputs.refuse_unwritable("--out", out)
+    if png is not None:
+        from joulewise.report import plot
+
+        plot.check(png, "--png")
+        outputs.refuse_unwritable("--png", png)
+    outputs.refuse_one_for_two({"--out": out, "--png": png})
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A run that has ended, as the store has it."""
+
+    summary: RunSummary
+    story: Story
+    measured: dict[str, Any] | None
+
+    @property
+    def tuned(self) -> bool:
+        return bool(self.story.seen or self.story.decided)
+
+
+def _kept(store: Store, beginning: str) -> _Kept:
+    """The run whose name begins so. BadSpec where there is none, or it is still going, or nothing can be read of it."""
+    from joulewise.report.run_summary import State
+    from joulewise.report.story import Story
+    from joulewise.report.summaries import Summaries
+    from joulewise.store import views
+
+    name = views.named(store.tables, beginning)
+    summary, run = Summaries(store).one(name), views.one(store.tables, name)
+    if summary is None or run is None:  # forgotten this moment
+        raise BadSpec(f"no run is called {name!r} in {store.name}; see 'joulewise history'")
+    if summary.state is State.RUNNING:
+        raise BadSpec(f"run {name} is still going; wait for its end, or see 'joulewise history {name}'")
+    story = Story.of(event for _, event in store.journal(name).read())
+    return _Kept(summary, story, None if run.measured is None else dict(run.measured))
+
+
+def _one(
+    ctx: typer.Context,
+    store: Store,
+    kept: _Kept,
+    carbon: Carbon | None,
+    out: Path | None,
+    png: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    from joulewise.report.beside import Beside
+    from joulewise.report.figures import Beyond
+    from joulewise.report.kept_curves import series_of
+
+    summary, story = kept.summary, kept.story
+    series = series_of(store, summary.name, summary.began_s, story.began_s)
+    beyond, beside = Beyond.of(story, series), Beside(kept.measured, carbon)
+    if out is None and png is None and not as_json:
+        out = Path(f"joulewise-{re.sub(r'[^A-Za-z0-9._-]', '_', summary.name)[:100]}.html")
+        outputs.refuse_unwritable("--out", out)
+    if out is not None:
+        from joulewise.report.page import page
+
+        made = page(story, beyond, title=None if kept.tuned else summary.headline, beside=beside)
+        _write(out, made)
+    if png is not None:
+        _draw(png, kept, beyond, max(1, len(summary.gpus)))
+    if as_json:
+        print(json.dumps(_plain(kept, beside), allow_nan=False))
+    else:
+        print(f"{summary.name}: {summary.headline}")
+    for path, what in ((out, "report"), (png, "picture")):
+        if path is not None:
+            say(ctx, f"the {what} is {path}")
+
+
+def _write(out: Path, made: str) -> None:
+    try:
+        out.write_text(made, encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise BadSpec(
+            f"--out {out} cannot be written: {(error.strerror or str(error)).lower()}; name another"
+        ) from None
+
+
+def _draw(png: Path, kept: _Kept, beyond: Beyond, gpus: int) -> None:
+    from joulewise.report import run_plot
+
+    summary = kept.summary
+    where = f"{summary.command}  ({', '.join(dict.fromkeys(summary.gpus))}{', virtual' if summary.virtual else ''})"
+    try:
+        run_plot.draw(png, kept.story, beyond, title=summary.headline, subtitle=where, gpus=gpus)
+    except OSError as error:
+        raise BadSpec(
+            f"--png {png} cannot be written: {(error.strerror or str(error)).lower()}; name another"
+        ) from None
+
+
+def _plain(kept: _Kept, beside: Beside) -> dict[str, Any]:
+    """The whole report as plain values; ``…_half`` are halves of 95 % intervals."""
+    from joulewise.core.plain import plain
+    from joulewise.report import run_facts
+    from joulewise.report.claim import STANDARD_ERRORS, Claim
+    from joulewise.report.worth import Amount
+
+    summary, story = kept.summary, kept.story
     claim = Claim.of(story)
-    proves = title is None
-    title = title or outcome.headline(story, claim)
-    sections = [
-        _head(story, claim, title, proves=proves),
-        _section("Power and clock", figures.power(story, beyond)),
-        _section("What this job can do", figures.frontier(story, beyond)),
-        _section("Saving so far", figures.saving(story) if proves and claim.held else ""),
-        _section("What was changed, when and why", _changes(story)),
-        _section("What could not be judged", _unjudged(claim) if proves and claim.held else ""),
-        _section("What it is worth", _worth(story, claim) if proves else ""),
-        _section("How to verify", _verify(story, proves=proves, kept=kept)),
-    ]
-    facts = _carried(story, claim, beyond, proves=proves, kept=kept)
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
-        + "\n".join(filter(None, sections))
-        + f'\n</main>\n<script type="application/json" id="joulewise">{facts}</script>\n'
-        "</body>\n</html>\n"
-    )
-
-
-def parts(html: str) -> dict[str, str]:
-    """A page in its parts by their titles, and what is around them; to say where two pages differ."""
-    found = {"the headline and what is under it": "".join(re.findall(r"<header>.*?</header>", html, re.DOTALL))}
-    for body in re.findall(r"<section>.*?</section>", html, re.DOTALL):
-        name = re.search(r"<h2>(.*?)</h2>", body, re.DOTALL)
-        found[f"‘{name[1] if name else ''}’"] = body
-    found["the facts that it carries"] = "".join(_FACTS.findall(html))
-    rest = re.sub(r"<header>.*?</header>|<section>.*?</section>", "", html, flags=re.DOTALL)
-    found["what is around its parts"] = _FACTS.sub("", rest)
-    return found
-
-
-def carried(html: str) -> dict[str, Any]:
-    """The facts that a page carries; ValueError when it carries none."""
-    found = _FACTS.search(html)
-    if found is None:
-        raise ValueError("no facts of joulewise in it")
-    facts = json.loads(found[1])
-    if not isinstance(facts, dict) or not isinstance(facts.get("run"), str) or not isinstance(facts.get("claim"), dict):
-        raise ValueError("its facts name no run and no claim")
-    return facts
-
-
-def _carried(story: Story, claim: Claim, beyond: Beyond, *, proves: bool, kept: bool) -> str:
-    import joulewise
-
-    facts = {
-        "format": FORMAT,
-        "version": joulewise.__version__,
-        "run": story.run,
-        "proves": proves,
-        "kept": kept,
-        "digest": story.digest(),
-        "events": len(story.events),
-        "claim": claim.to_json(),
-        "facts": {key: value for key, value in story.facts.items() if key not in _PRIVATE},
-        "beyond": beyond.to_json(),
+    carbon = None
+    if beside.carbon is not None:
+        used = None if beside.energy_j is None else Amount(beside.energy_j, STANDARD_ERRORS * (beside.error_j or 0.0))
+        saved = None if claim.saved_j is None else Amount(claim.saved_j, claim.saved_half_j or 0.0)
+        grams = [None if each is None else beside.carbon.of(each) for each in (used, saved)]
+        carbon = {**beside.carbon.to_json(), "used_g": plain(grams[0]), "saved_g": plain(grams[1])}
+    return {
+        "run": summary.name,
+        "summary": plain(summary),
+        "facts": run_facts.shown(story.facts),
+        "measured": kept.measured,
+        "total_error_j": beside.error_j,
+        "claim": claim.to_json() if kept.tuned else None,
+        "proof": plain(run_facts.proof(story, claim)),
+        "decisions": plain(run_facts.chapters(story, summary.began_s)),
+        "tried": plain(run_facts.points(story)),
+        "carbon": carbon,
     }
-    # Nothing in it may end the element that holds it, or begin another.
-    return json.dumps(facts, allow_nan=False).replace("<", "\\u003c")
 
 
-def _head(story: Story, claim: Claim, title: str, *, proves: bool) -> str:
-    facts = story.facts
-    command = facts.get("command_line") or " ".join(map(str, facts.get("command", ())))
-    where = ", ".join(map(str, facts.get("gpu_names", ()))) or str(facts.get("gpu_name", ""))
-    where += " (virtual)" if facts.get("virtual") else ""
-    said = [f"{where}" if where else "", str(facts.get("wanted", "")), str(facts.get("started", ""))]
-    tiles = [(format_duration(claim.watched_s), "watched, from its first use of a GPU to its end")]
-    if proves:
-        held = story.held()
-        tiles.insert(0, (named(held) if held is not None else "nothing", "held last"))
-        tiles.append((format_duration(claim.judged_s), "of it clean work that was measured"))
-    if proves and claim.saved_j is not None:
-        word = "saved" if claim.saved_j >= 0 else "used more"
-        saved = format_energy(abs(claim.saved_j), claim.saved_half_j)
-        tiles.insert(0, (saved, f"{word} against default, probing included"))
-    if proves and claim.baseline_share is not None:
-        tiles.append((format_percent(claim.baseline_share), "of the held time at default, for the proof"))
-    interval = f'<div class="small">{INTERVAL}; against the same job with nothing set.</div>\n'
-    return (
-        f"<header><h1>{escape(title)}</h1>\n"
-        f'<div class="command">{escape(command)}</div>\n'
-        f'<div class="small">{escape(" · ".join(filter(None, said)))}</div>\n'
-        f"{interval if claim.held or not proves else ''}"
-        '<div class="tiles">'
-        + "".join(f'<div class="tile"><b>{escape(value)}</b><span>{escape(name)}</span></div>' for value, name in tiles)
-        + "</div></header>"
-    )
+def _compare(ctx: typer.Context, a: _Kept, b: _Kept, *, out: Path | None, as_json: bool) -> None:
+    from joulewise.report import compare_page
+    from joulewise.report.compare import Side, compare
 
-
-def _section(title: str, body: str) -> str:
-    return f"<section><h2>{escape(title)}</h2>\n{body}</section>" if body else ""
-
-
-def _changes(story: Story) -> str:
-    chapters = stretches(story)
-    rows = [_row(chapter) for chapter in chapters[:_MOST_ROWS]]
-    if not rows:
-        return ""
-    more = len(chapters) - len(rows)
-    said = [f"… and {more} more; the journal has them all."] if more > 0 else []
-    idle = sum(change.what == "idle" for change in story.shifted)
-    said += [f"Clocked down while idle, {idle} time{'s' if idle != 1 else ''}."] if idle else []
-    return (
-        '<div class="wide"><table><thead><tr><th class="n">at</th><th>what</th><th>setting</th><th>why</th>'
-        f'<th class="n">blocks</th></tr></thead><tbody>\n{chr(10).join(rows)}\n</tbody></table></div>'
-        + "".join(f'<p class="small">{each}</p>' for each in said)
-    )
-
-
-def _row(chapter: Stretch) -> str:
-    counted = f"{chapter.blocks} block{'s' if chapter.blocks != 1 else ''}" if chapter.blocks else ""
-    if chapter.windows:
-        counted += f", {chapter.windows} at default"
-    what = named(chapter.setting) if chapter.blocks else ""
-    reason = plainly(chapter.reason).removeprefix(f"{what}: ")
-    # After a comparison the tuner's word is about it; after other blocks it is about what comes next.
-    judged = verdict(chapter.says) if chapter.kind == "verify" else ""
-    why = "; ".join(dict.fromkeys(filter(None, (reason, judged))))
-    return (
-        f'<tr{" class=held" if chapter.kind == "hold" else ""}><td class="n">{format_duration(chapter.start_s)}</td>'
-        f"<td>{escape(_KINDS.get(chapter.kind, chapter.kind))}"
-        f"{escape(f' ({chapter.phase})' if chapter.phase else '')}</td>"
-        f'<td>{escape(what)}</td><td>{escape(why)}</td><td class="n">{escape(counted)}</td></tr>'
-    )
-
-
-def _unjudged(claim: Claim) -> str:
-    if not claim.unjudged:
-        return '<p class="say">Nothing: every part of the run that was tuned could be compared.</p>'
-    return f"<ul>{''.join(f'<li>{escape(each)}</li>' for each in claim.unjudged)}</ul>"
-
-
-def _worth(story: Story, claim: Claim) -> str:
-    found = worth.worth(claim, story.facts)
-    if found is None:
-        return ""
-    return f"<ul>{''.join(f'<li>{escape(each)}</li>' for each in worth.lines(found))}</ul>"
-
-
-def _verify(story: Story, *, proves: bool, kept: bool) -> str:
-    if not proves:
-        return "<p>Nothing was set and nothing is claimed, so there is nothing to verify.</p>"
-    if not kept:
-        return "<p>The journal of this run could not be kept, so nobody can verify this page.</p>"
-    seed = story.facts.get("seed")
-    return (
-        f"<p>Run <code>{escape(story.run)}</code>. <code>joulewise verify THIS-FILE</code> draws this page again from "
-        "the run’s journal and compares every letter, and checks that the baseline windows lie where a seed that was "
-        f"written down before the first of them{escape(f' ({seed})') if seed is not None else ''} drew them.</p>"
-    )
+    if a.summary.name == b.summary.name:
+        raise BadSpec(f"--compare names run {a.summary.name} twice; name another beside it")
+    found = compare(*(Side.of(each.summary, each.story, each.measured) for each in (a, b)))
+    if out is not None:
+        _write(out, compare_page.page(found))
+        say(ctx, f"the comparison is {out}")
+    if as_json:
+        print(json.dumps(found.to_json(), allow_nan=False))
+        return
+    for line in compare_page.lines(found):
+        print(line)

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from joulewise.cli import FAILED, complain, knobs, records, talk
+from joulewise.cli import FAILED, complain, records, talk
 from joulewise.cli.gpus import uuids
 from joulewise.cli.leases import Socket, State
 from joulewise.core.errors import BadSpec, NoDaemon
@@ -28,6 +28,7 @@ from joulewise.device.lease import Ending, Restored
 from joulewise.device.remote_client import DaemonClient
 from joulewise.device.saved import STATE
 from joulewise.device.wire_values import to_restored
+from joulewise.report import knobs
 
 OWED = "owed"
 """The stage of what a process before the daemon owed and it could not give back yet, in its list of leases."""

@@ -17,22 +17,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from joulewise.cli import complain, knobs, outputs, say, talk
+from joulewise.cli import complain, outputs, say, talk
 from joulewise.cli.child import Child, exit_code_of, look_for, signals_held, why_not_started
 from joulewise.cli.gpus import HELP, OpenGpus, opened
 from joulewise.cli.one_thread import load_numpy
 from joulewise.core.errors import BadSpec, NoGpu, NoReading
+from joulewise.core.event import Began
 from joulewise.core.knob import Setting
 from joulewise.core.measurement import Outcome
+from joulewise.report import knobs
 
 if TYPE_CHECKING:
     from joulewise.cli.held import Held
+    from joulewise.cli.keeping import Keeping
     from joulewise.cli.live import LiveView
     from joulewise.cli.meter import Meter
     from joulewise.cli.objectives import Wanted
     from joulewise.cli.summary import Result
     from joulewise.cli.tuned import TuneResult
     from joulewise.cli.tuning import Tuning
+    from joulewise.store.store import Store
 
 _UNSEEN_WAIT_S = 5.0
 """How long to sleep while nothing is shown: the host's counters want to be read once a minute, and a child's end
@@ -60,7 +64,7 @@ class Outputs:
                 raise BadSpec("--record - is no file: stdout is the command's; name a file for the recording")
             outputs.refuse_unwritable("--record", record)
         if plot is not None:
-            from joulewise.cli.plot import check
+            from joulewise.report.plot import check
 
             check(plot)
             outputs.refuse_unwritable("--plot", plot)
@@ -87,6 +91,7 @@ def run(
         Path | None, typer.Option(metavar="FILE", help="Draw power and clocks over time: .svg, .png or .pdf.")
     ] = None,
     interval: Annotated[float, typer.Option(metavar="SECONDS", help="Time between two readings of power.")] = 0.1,
+    no_keep: Annotated[bool, typer.Option("--no-keep", help="Leave the store alone: no history, no readings.")] = False,
     live: Annotated[
         bool, typer.Option("--live/--no-live", help="Show power, clocks and joules below the command's output.")
     ] = False,
@@ -151,6 +156,9 @@ def run(
     It needs no change to the command. Where it cannot tune, it says why and
     the command runs as without it.
 
+    What it used, and its power and clocks second by second, are kept for
+    'joulewise history' and 'joulewise serve', unless --no-keep is given.
+
       joulewise run -- python train.py --epochs 3
       joulewise run --tune --report report.html -- python train.py
       joulewise run --set power_limit_w=500,sm_mhz=1500 -- python train.py
@@ -187,15 +195,32 @@ def run(
             if aim is None:  # what was to be tuned runs untuned, and the result says why
                 _refuse_without_host(found.why)
             say(ctx, f"measuring the host only: {found.why}")
+        from joulewise.cli import keeping
         from joulewise.cli.meter import Meter
 
-        meter = stack.enter_context(Meter(found.gpus, interval_s=interval, record=files.record))
+        store, trouble = (None, None) if no_keep else keeping.opened()
+        if store is not None:
+            stack.callback(store.close)
+        clock = found.gpus[0].time.now_s if found.gpus else time.monotonic
+        # Of what the GPUs show as their time: with it their readings, and events, are put in the world's.
+        unix_s = time.time() - clock()
+        meter = stack.enter_context(Meter(found.gpus, interval_s=interval, record=files.record, unix_s=unix_s))
         held = stack.enter_context(_hold(found, wanted, command)) if wanted else None
-        tuning = stack.enter_context(_tuning(found, aim, command, dry_run, seed)) if aim is not None else None
+        tuning = _tuning(found, aim, command, dry_run, seed, store, unix_s) if aim is not None else None
+        if tuning is not None:
+            stack.enter_context(tuning)
+        kept = None
+        if store is not None:
+            facts = keeping.facts_of(command, found, unix_s=unix_s, **({"set": dict(wanted)} if wanted else {}))
+            kept = keeping.of_run(store, found, meter, Began(clock(), "", facts), tuning)
         view = _view(meter, tuning) if live else None
-        result = _measured(command, found.environ, mask, meter, view, held, tuning)
+        result = _measured(command, found.environ, mask, meter, view, held, tuning, kept)
         result = replace(result, virtual=found.virtual)
-        _tell(ctx, result, files)
+        if kept is not None:
+            trouble = keeping.ended(kept, result, clock())
+            if trouble is None and talk(ctx).verbose:
+                say(ctx, f"kept as run {kept.name}; 'joulewise history {kept.name}' tells it")
+        _tell(ctx, _with_trouble(result, trouble), files)
     raise typer.Exit(result.exit_code)
 
 
@@ -220,11 +245,20 @@ def _aim(tune: bool, flags: Mapping[str, Any]) -> Wanted | None:
     )
 
 
-def _tuning(found: OpenGpus, aim: Wanted, command: list[str], dry_run: bool, seed: int | None) -> Tuning:
+def _tuning(
+    found: OpenGpus,
+    aim: Wanted,
+    command: list[str],
+    dry_run: bool,
+    seed: int | None,
+    store: Store | None,
+    unix_s: float,
+) -> Tuning:
     """What ``--tune`` asks for, to be entered."""
     from joulewise.cli.tuning import Tuning
 
-    return Tuning(found, aim, command, dry_run=dry_run, seed=seed, reason=_reason(command))
+    facts = {"unix_s": unix_s}
+    return Tuning(found, aim, command, dry_run=dry_run, seed=seed, reason=_reason(command), store=store, facts=facts)
 
 
 def _open_gpus(ctx: typer.Context, stack: ExitStack, spec: str | None, speed: float) -> OpenGpus:
@@ -291,6 +325,7 @@ def _measured(
     view: LiveView | None,
     held: Held | None,
     tuning: Tuning | None,
+    kept: Keeping | None,
 ) -> Result:
     """Run the command and measure it. Exits with a shell's code when it cannot be started."""
     from joulewise.cli.summary import Result
@@ -306,6 +341,8 @@ def _measured(
         held.begin()
     if tuning:
         tuning.begin(meter)
+    if kept:
+        kept.begin()
     wait_s = view.refresh_s if view else _HELD_WAIT_S if held or tuning else _UNSEEN_WAIT_S
     with view or nullcontext():
         while (code := child.wait(wait_s)) is None:
@@ -334,6 +371,19 @@ def _say_news(held: Held | None, tuning: Tuning | None) -> None:
         complain(line)
 
 
+def _with_trouble(result: Result, trouble: str | None) -> Result:
+    """``result`` with a line about what could not be kept; said at once where it has no place for one."""
+    from joulewise.cli.keeping import NOT_KEPT
+
+    said = result.tuned.notes if result.tuned is not None else ()
+    if trouble is None or any(note.startswith(NOT_KEPT) for note in said):
+        return result
+    if result.tuned is None:
+        complain(trouble)
+        return result
+    return replace(result, tuned=replace(result.tuned, notes=(*result.tuned.notes, trouble)))
+
+
 def _tell(ctx: typer.Context, result: Result, files: Outputs) -> None:
     """The result to the terminal and to where it was asked for. The command has ended: nothing here may fail it."""
     from joulewise.cli import summary
@@ -355,7 +405,7 @@ def _tell(ctx: typer.Context, result: Result, files: Outputs) -> None:
         except OSError as error:
             complain(f"--json {files.json.name} could not be written: {error.strerror}")
     if files.plot is not None:
-        from joulewise.cli.plot import draw
+        from joulewise.report.plot import draw
 
         series = [(f"{each.info.index} {each.info.name}", each.series) for each in result.gpus]
         subtitle = " · ".join(filter(None, (summary.command_line(result), summary.gpu_names(result))))
@@ -368,8 +418,8 @@ def _tell(ctx: typer.Context, result: Result, files: Outputs) -> None:
 
 def _reported(result: Result, tuned: TuneResult, file: Path) -> TuneResult:
     """Write the report; what was tuned with its place, or as it was if it could not be written."""
-    from joulewise.cli.report import page
-    from joulewise.cli.report_figures import Beyond
+    from joulewise.report.figures import Beyond
+    from joulewise.report.page import page
 
     try:
         beyond = Beyond.of(tuned.story, [each.series for each in result.gpus], tuned.expected)

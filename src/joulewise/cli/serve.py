@@ -6,8 +6,11 @@ serve one database.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,14 +19,21 @@ from joulewise.core.errors import BadSpec
 from joulewise.serve import tokens
 from joulewise.serve.tokens import Guard, Scope, Token
 
+if TYPE_CHECKING:
+    from joulewise.serve.live import LiveGpus
+
 PORT = 8745
 """Ours by habit; any that is free would do."""
+_WORTH = "What it is worth"
+_LOAD = "transformer"
+"""What virtual GPUs are busy with, so that there is something to see."""
 
 app = typer.Typer(
     add_completion=False,
     rich_markup_mode="rich",
     invoke_without_command=True,
-    help="Recurring jobs over HTTP: ask for trials and tell results from any machine.\n\n"
+    help="A dashboard of runs, GPUs, recurring jobs, plans and clusters at /, /metrics for Prometheus, JSON\n"
+    "under /api; and recurring jobs over HTTP: ask for trials and tell results from any machine.\n\n"
     "  joulewise serve\n\n"
     "  joulewise serve token --scope write --name ci\n\n"
     "  joulewise serve --host 0.0.0.0 --database postgresql://joulewise@db/joulewise\n\n"
@@ -55,6 +65,28 @@ def serve(
     no_auth: Annotated[
         bool, typer.Option("--no-auth", help="Ask for no token: whoever can connect may ask and tell.")
     ] = False,
+    gpu: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SPEC", help="GPUs to show, such as nvml:0-3 or sim:h200*4. Default: all of this machine, if any."
+        ),
+    ] = None,
+    no_gpu: Annotated[bool, typer.Option("--no-gpu", help="Read no GPU of this machine.")] = False,
+    interval: Annotated[float, typer.Option(metavar="SECONDS", help="Time between two looks at the GPUs.")] = 1.0,
+    plans: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Plans to show. Default: 'plans' beside the default database, if there."),
+    ] = None,
+    kwh_price: Annotated[
+        float | None, typer.Option(metavar="0.30", help="What a kWh costs.", rich_help_panel=_WORTH)
+    ] = None,
+    currency: Annotated[str | None, typer.Option(metavar="EUR", help="Of that price.", rich_help_panel=_WORTH)] = None,
+    carbon_g_per_kwh: Annotated[
+        float | None, typer.Option(metavar="350", help="What a kWh emits, in grams.", rich_help_panel=_WORTH)
+    ] = None,
+    carbon_source: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Where that figure is from.", rich_help_panel=_WORTH)
+    ] = None,
 ) -> None:
     """Serve until SIGTERM."""
     if ctx.invoked_subcommand is not None:
@@ -70,17 +102,54 @@ def serve(
         )
     try:
         from joulewise.serve.app import make_app
+        from joulewise.serve.face import Worth
     except ImportError as error:
         raise listen.missing(error) from error
+    worth = Worth(kwh_price, currency, carbon_g_per_kwh, carbon_source)
     store = open_store(database)
     try:
-        made = make_app(store, Guard(known, open_to_all=no_auth))
-        with listen.bound(host, port) as listening:
+        with ExitStack() as stack:
+            live = stack.enter_context(_live(gpu, interval, no_gpu=no_gpu))
+            made = make_app(store, Guard(known, open_to_all=no_auth), live=live, plans=_plans(plans), worth=worth)
+            # Bound last: whoever connects is answered at once, and does not wait for a driver that is slow to start.
+            listening = stack.enter_context(listen.bound(host, port))
             who = "anyone who can connect" if no_auth else "this machine" if known is None else "those with a token"
-            say(ctx, f"serving {who} on {listen.url_of(listening)}")
+            watched = {0: "", 1: ", watching one GPU"}.get(len(live), f", watching {len(live)} GPUs")
+            say(ctx, f"serving {who} on {listen.url_of(listening)}{watched}")
             listen.serve(made, listening)
     finally:
         store.close()
+
+
+@contextmanager
+def _live(spec: str | None, interval_s: float, *, no_gpu: bool) -> Iterator[LiveGpus]:
+    """The GPUs to watch while the context lasts. That there are none is no fault unless some were named."""
+    from joulewise.cli.gpus import OpenGpus, opened
+    from joulewise.device.discover import listed
+    from joulewise.device.host import HostEnergy
+    from joulewise.serve.holders import holders
+    from joulewise.serve.live import LiveGpus
+
+    if no_gpu and spec is not None:
+        raise BadSpec(f"--no-gpu reads no GPU, --gpu {spec} one; give one of them")
+    with ExitStack() as stack:
+        if no_gpu:
+            found = OpenGpus.none("--no-gpu")
+        elif spec is not None:
+            found = stack.enter_context(opened(spec, load=_LOAD))
+        else:
+            gpus, reasons = listed()
+            found = OpenGpus(gpus, os.environ, "all of this machine" if gpus else "; ".join(reasons))
+        live = LiveGpus(
+            found.gpus,
+            interval_s=interval_s,
+            why=found.why,
+            virtual=found.virtual,
+            # A simulator of our own is known to no daemon, and this machine's daemon may know a GPU of the same name.
+            holders=None if found.simulated else holders,
+            host=None if no_gpu else HostEnergy(),
+        )
+        yield stack.enter_context(live)
 
 
 @app.command("token")
@@ -119,6 +188,16 @@ def known_tokens(path: Path | None, *, no_auth: bool = False) -> tuple[Token, ..
     if not found:
         raise BadSpec(f"{path} holds no token, so that nobody could ask; make one with 'joulewise serve token'")
     return found
+
+
+def _plans(folder: Path | None) -> Path | None:
+    """The folder of plans that was named, which must be there; else the usual one, if it is there."""
+    from joulewise.store import default_path
+
+    if folder is not None and not folder.is_dir():
+        raise BadSpec(f"--plans {folder} is no folder; 'joulewise plan solve --out FOLDER/NAME.json' writes plans")
+    usual = default_path().with_name("plans")
+    return folder if folder is not None else usual if usual.is_dir() else None
 
 
 def _default_file() -> Path:

@@ -13,13 +13,14 @@ from typing import Annotated
 
 import typer
 
-from joulewise.cli import knobs, records, talk
+from joulewise.cli import records, talk
 from joulewise.cli.gpus import uuids
 from joulewise.cli.leases import Socket, State
 from joulewise.core.errors import BadSpec, NotPermitted
 from joulewise.core.knob import MEMORY_MHZ, SM_MHZ
 from joulewise.device.remote_client import DaemonClient
 from joulewise.device.saved import STATE
+from joulewise.report import knobs
 
 _CLOCKS = (SM_MHZ.name, MEMORY_MHZ.name)
 

@@ -27,14 +27,15 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from joulewise.cli import knobs, tuned
-from joulewise.cli.history import Series, sparkline
+from joulewise.cli import tuned
 from joulewise.cli.tuned import TuneResult
 from joulewise.core.knob import Setting
 from joulewise.core.measurement import Measurement, Source, total
 from joulewise.core.units import format_duration, format_energy, format_percent, format_power
 from joulewise.device.gpu import GpuInfo
 from joulewise.device.lease import Restored
+from joulewise.report import knobs
+from joulewise.report.history import Series, sparkline
 
 _SOURCES = {
     Source.COUNTER: "energy counter",
@@ -153,6 +154,24 @@ def as_json(result: Result) -> dict[str, Any]:
         "set": None if result.held is None else _set_json(result.held),
         "tune": None if result.tuned is None else tuned.as_json(result.tuned),
     }
+
+
+def measured(result: Result) -> dict[str, Any]:
+    """What the store keeps of it: ``energy_j`` and ``energy_error_j`` (sampling only) of all GPUs together,
+    ``gain_error``, ``source``, ``duration_s``, ``outcome``, ``exit_code``, ``host_energy_j``; then GPU by GPU."""
+    whole = _kept(result.total)
+    gpus = [
+        {"uuid": gpu.info.uuid, "name": gpu.info.name, **_kept(gpu.measurement), "reason": gpu.reason}
+        for gpu in result.gpus
+    ]
+    ended = {"duration_s": result.duration_s, "exit_code": result.exit_code, "host_energy_j": result.host.energy_j}
+    return {**whole, **ended, "gpus": gpus}
+
+
+def _kept(part: Measurement[Any] | None) -> dict[str, Any]:
+    told = _measurement_json(part, None)
+    kept = {name: told[name] for name in ("energy_j", "gain_error", "duration_s", "source", "outcome")}
+    return {**kept, "energy_error_j": told["error_j"]}
 
 
 def _set_json(held: SetResult) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from contextlib import suppress
 
 from joulewise.cli.control import Control
 from joulewise.cli.finding import Finding
-from joulewise.cli.knobs import ROUNDING
 from joulewise.core.errors import JoulewiseError
 from joulewise.daemon.peer import real_uid
 from joulewise.daemon.rights import Seen
@@ -21,6 +20,7 @@ from joulewise.device.controls import LIMIT, Controls
 from joulewise.device.nvml import NvmlGpu
 from joulewise.device.nvml_controls import NvmlControls
 from joulewise.device.watch import Watch
+from joulewise.report.knobs import ROUNDING
 
 _RESTORE = "as root: 'joulewise restore'"
 

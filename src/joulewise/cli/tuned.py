@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from joulewise.cli import knobs, outcome, worth
-from joulewise.cli.claim import INTERVAL, STANDARD_ERRORS, Claim, percent
-from joulewise.cli.story import Story, Stretch, stretches
-from joulewise.cli.words import named, plainly, reason
 from joulewise.core.units import format_duration
 from joulewise.device.lease import Restored
+from joulewise.report import knobs, outcome, worth
+from joulewise.report.claim import INTERVAL, STANDARD_ERRORS, Claim, percent
+from joulewise.report.story import Story, Stretch, stretches
+from joulewise.report.words import named, plainly, reason
 from joulewise.tune.status import Advice
 
 _MOST_PHASES = 4

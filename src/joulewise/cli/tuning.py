@@ -15,23 +15,26 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from joulewise.cli.gpus import OpenGpus
+from joulewise.cli.keeping import NOT_KEPT, new_name
 from joulewise.cli.objectives import Wanted
 from joulewise.cli.secrecy import masked
 from joulewise.cli.usage import counted_outside, left_behind, no_rights, uses, why_never, why_not_told
-from joulewise.cli.words import LOST, plainly
 from joulewise.core.errors import BadSpec, JoulewiseError, LeaseLost, NotKept
 from joulewise.core.knob import DEFAULT
 from joulewise.device.gpu import Gpu
 from joulewise.device.lease import Lease, Restored
+from joulewise.report.words import LOST, plainly
 from joulewise.store.database import Database
 from joulewise.store.journal import Journal, MemoryJournal
+from joulewise.store.store import Store
 
 if TYPE_CHECKING:
     from joulewise.cli.meter import Meter
     from joulewise.cli.tuned import TuneResult
+    from joulewise.store.memory import Memory
     from joulewise.tune.online import Online
     from joulewise.tune.status import Status, Summary
 
@@ -43,13 +46,13 @@ _SETTLED_S: Final = 3.0
 """Ranks of one job appear on their GPUs within so long of each other; then its GPUs are known."""
 _PATIENCE_S: Final = 10.0
 """How long the end of the tuner is waited for, in wall time: the command's exit code must not hang on ours."""
-_NOT_KEPT: Final = "this run is not kept"
 
 
 class Tuning:
     """Tunes a command on the GPUs of ``found``. Use ``with``; ``environment``, ``begin``, ``finish``, then ``end``.
 
-    Making it raises BadSpec for an objective that these GPUs cannot serve; nothing later raises.
+    ``store`` keeps its journal; None keeps nothing, nor what is learnt. ``facts`` are added to the journal's first
+    event. Making it raises BadSpec for an objective that these GPUs cannot serve; nothing later raises.
     """
 
     def __init__(
@@ -61,6 +64,8 @@ class Tuning:
         dry_run: bool = False,
         seed: int | None = None,
         reason: str = "",
+        store: Store | None = None,
+        facts: Mapping[str, Any] | None = None,
     ) -> None:
         self._found, self._wanted, self._reason = found, wanted, reason
         self._command = tuple(masked(command))
@@ -70,9 +75,11 @@ class Tuning:
         self._chosen, self._outside = found.named or len(found.gpus) == 1, counted_outside(found)
         self._dry_run = dry_run
         self._seed = secrets.randbelow(2**31) if seed is None else seed
-        self.run = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+        self.run = new_name()
+        self.journalled: str | None = None
+        """The name of the journal in the store, once there is one; it may be that of a run which is gone on with."""
         self._notes: list[str] = []
-        self._database = self._opened()
+        self._store, self._facts = store, dict(facts or {})
         self._journal: Journal = MemoryJournal()
         self._stack = ExitStack()
         self._marks = Path()
@@ -147,9 +154,9 @@ class Tuning:
 
     def end(self) -> TuneResult:
         """Give everything back and say how it went."""
-        from joulewise.cli.claim import Claim
-        from joulewise.cli.story import Story
         from joulewise.cli.tuned import TuneResult
+        from joulewise.report.claim import Claim
+        from joulewise.report.story import Story
 
         self._give_back()
         self._notes += left_behind(self._used or self._found.gpus, self._marks)
@@ -203,7 +210,6 @@ class Tuning:
         from joulewise.cli import recurring
         from joulewise.monitor.sampler import Sampler
         from joulewise.monitor.steps import StepFeed
-        from joulewise.store.memory import Memory
         from joulewise.tune.online import build
 
         assert self._meter is not None
@@ -224,7 +230,7 @@ class Tuning:
             objective=self._objective,
             seed=self._seed,
             journal=self._journal,
-            memory=Memory(self._database) if self._database is not None else None,
+            memory=self._memory(),
             fingerprint=work.fingerprint(),
             run=self.run,
             facts={
@@ -235,6 +241,7 @@ class Tuning:
                 "started": datetime.now(UTC).isoformat(timespec="seconds"),
                 "simulated": self._found.simulated,
                 "virtual": self._found.virtual,
+                **self._facts,
             },
             dry_run=self._dry_run,
             sampler=sampler,
@@ -248,25 +255,25 @@ class Tuning:
         """A journal on disk: that of the same work if it was killed, else a new one. In memory for a dry run."""
         from joulewise.cli import recurring
         from joulewise.store import views
-        from joulewise.store.sql import SqliteJournal
 
-        if self._database is None or self._dry_run:
+        if self._store is None or self._dry_run:
             return
         try:
-            before = views.runs(self._database, most=50)
+            before = views.runs(self._store.tables, most=50)
             killed = recurring.interrupted(before, fingerprint, uuids, self._wanted.says())
             if killed is not None:
-                journal = SqliteJournal(self._database, killed.name)
+                journal = self._store.journal(killed.name)
                 list(journal.read())  # one that cannot be read cannot be gone on with
                 self.run, self._seed = killed.name, int(killed.facts.get("seed", self._seed))
                 self._notes.append(f"goes on with run {killed.name}, which was interrupted")
         except NotKept as error:  # damaged, or a newer version's: the job is tuned all the same
-            self._database = None
-            self._notes.append(f"{_NOT_KEPT}: {error}")
+            self._store = None
+            self._notes.append(f"{NOT_KEPT}: {error}")
             return
         except (BadSpec, TypeError, ValueError) as error:
             _log.debug("the run that was interrupted: %s", error)
-        self._journal = SqliteJournal(self._database, self.run)
+        self._journal = self._store.journal(self.run)
+        self.journalled = self.run
 
     def _take(self) -> Lease:
         """A lease on the GPUs that are used; the tuner asks again for a while if it is refused."""
@@ -277,24 +284,27 @@ class Tuning:
         self._lease = take(self._found, self._used, None, self._reason)
         return self._lease
 
-    def _opened(self) -> Database | None:
+    def _memory(self) -> Memory | None:
+        """What earlier runs taught: in the user's own file, whatever keeps the journals."""
+        from joulewise.store.memory import Memory
+
         try:
-            return Database()
+            return Memory(Database()) if self._store is not None else None
         except NotKept as error:
-            self._notes.append(f"{_NOT_KEPT}: {error}")
+            self._notes.append(f"what is learnt is not kept: {error}")
             return None
 
     # The end.
 
     def _kept(self) -> bool:
         """Whether the journal is where ``verify`` finds it; a note says why not, where that is news."""
-        from joulewise.store.sql import SqliteJournal
+        from joulewise.store.kept import KeptJournal
 
-        if not isinstance(self._journal, SqliteJournal):
+        if not isinstance(self._journal, KeptJournal):
             return False
         self._journal.flush()
         if self._journal.trouble:
-            self._notes.append(f"{_NOT_KEPT}: {self._journal.trouble}")
+            self._notes.append(f"{NOT_KEPT}: {self._journal.trouble}")
         return self._journal.trouble is None
 
     def _give_back(self) -> None:

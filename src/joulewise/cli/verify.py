@@ -3,13 +3,14 @@
 It believes the journal's blocks and nothing else: neither the numbers of the report nor those that the run itself
 wrote down. Baseline windows are drawn again from the seed that was journalled before the first of them, and the whole
 page is written again from the journal and compared, letter by letter. The curve of power between blocks, and what the
-tuner expected, are not in the journal: of these only that the page shows what it carries.
+tuner expected, are not in the journal: of these, and of a carbon factor, only that the page shows what it carries.
 """
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,10 +18,10 @@ import typer
 
 from joulewise.cli import FAILED
 from joulewise.core.errors import BadSpec
-from joulewise.core.event import Event
+from joulewise.core.event import Began, Event
 
 if TYPE_CHECKING:
-    from joulewise.cli.story import Story
+    from joulewise.report.story import Story
 
 _DATABASE = "Look in this file instead of the usual one."
 
@@ -38,23 +39,26 @@ def verify(
     Exit code: 0 if the journal bears it out; 1 with every discrepancy if it
     does not; 2 if there is no such report or journal.
     """
-    from joulewise.store import Database, SqliteJournal, views
+    from joulewise.store import Database, SqliteStore, open_store, views
 
     page = _read(Path(report)) if Path(report).suffix.lower() in (".html", ".htm") or Path(report).is_file() else None
-    database = Database(journal)
     if journal is not None and not journal.is_file():
         raise BadSpec(f"--journal {journal} is no file; name a joulewise.db")
+    store = open_store() if journal is None else SqliteStore(Database(journal))
     told = _carried(page, report) if page is not None else None
     if told is not None:
         _refuse_without_proof(told, report)
     try:
-        name = views.named(database, str(told["run"]) if told else report)
+        name = views.named(store.tables, str(told["run"]) if told else report)
     except BadSpec as error:
         raise BadSpec(f"{error}; a journal kept elsewhere is named with --journal FILE") from None
-    events = [event for _, event in SqliteJournal(database, name).read()]
+    events = [event for _, event in store.journal(name).read()]
     if not events:
-        raise BadSpec(f"run {name} has no events in {database.path}; there is nothing to verify")
-    found = check(events, told, page)
+        raise BadSpec(f"run {name} has no events in {store.name}; there is nothing to verify")
+    if any(isinstance(event, Began) and event.facts.get("tuned") is False for event in events):
+        raise BadSpec(f"run {name} was not tuned: nothing is claimed, so there is nothing to verify")
+    run = views.one(store.tables, name)
+    found = check(events, told, page, None if run is None else run.measured)
     if as_json:
         print(json.dumps({"run": name, **found}, allow_nan=False))
     else:
@@ -62,15 +66,18 @@ def verify(
     raise typer.Exit(FAILED if found["problems"] else 0)
 
 
-def check(events: list[Event], told: dict[str, Any] | None, page: str | None) -> dict[str, Any]:
+def check(
+    events: list[Event], told: dict[str, Any] | None, page: str | None, measured: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """What the journal proves (``claim``, ``headline``, ``windows``) and every discrepancy (``problems``).
 
     ``told`` and ``page`` are what a report carries and shows; without them the journal is checked against itself.
+    ``measured`` is what the store says that the whole command used.
     """
-    from joulewise.cli import outcome
-    from joulewise.cli.claim import Claim
-    from joulewise.cli.story import Story
-    from joulewise.cli.words import plainly
+    from joulewise.report import outcome
+    from joulewise.report.claim import Claim
+    from joulewise.report.story import Story
+    from joulewise.report.words import plainly
     from joulewise.tune.verify import verify as recompute
 
     problems: list[str] = []
@@ -89,6 +96,7 @@ def check(events: list[Event], told: dict[str, Any] | None, page: str | None) ->
         if told.get("digest") != story.digest():
             problems.append("the journal is not the one that the report was made from: its events were changed since")
         problems += _differences(told["claim"], claim.to_json())
+        problems += _other_use(told.get("beside"), measured)
     if page is not None and told is not None:
         problems += _other_parts(page, told, story)
     return {
@@ -103,7 +111,7 @@ def check(events: list[Event], told: dict[str, Any] | None, page: str | None) ->
 
 def _refuse_without_proof(told: dict[str, Any], name: str) -> None:
     """BadSpec for a report that claims nothing, or that nobody can check."""
-    from joulewise.cli.report import FORMAT
+    from joulewise.report.page import FORMAT
 
     facts = told.get("facts")
     if isinstance(facts, dict) and facts.get("dry_run"):
@@ -127,15 +135,17 @@ def _refuse_other_version(told: dict[str, Any]) -> None:
 def _other_parts(page: str, told: dict[str, Any], story: Story) -> list[str]:
     """The parts of a page that are not what the journal makes of them."""
     import joulewise
-    from joulewise.cli.report import page as drawn
-    from joulewise.cli.report import parts
-    from joulewise.cli.report_figures import Beyond
+    from joulewise.report.beside import Beside
+    from joulewise.report.figures import Beyond
+    from joulewise.report.page import page as drawn
+    from joulewise.report.page import parts
 
     try:
         beyond = Beyond.from_json(told.get("beyond"))
+        beside = Beside.from_json(told["beside"]) if "beside" in told else None
     except ValueError as error:
         return [f"the report is damaged: {error}"]
-    again = drawn(story, beyond).encode("utf-8", "replace").decode()
+    again = drawn(story, beyond, beside=beside).encode("utf-8", "replace").decode()
     if page == again:
         return []
     if told.get("version") != joulewise.__version__:
@@ -143,6 +153,14 @@ def _other_parts(page: str, told: dict[str, Any], story: Story) -> list[str]:
     ours, theirs = parts(again), parts(page)
     names = [name for name in dict.fromkeys((*ours, *theirs)) if ours.get(name) != theirs.get(name)]
     return [f"the report's page is not what the journal says: {name}" for name in names or ["the order of its parts"]]
+
+
+def _other_use(beside: object, measured: Mapping[str, Any] | None) -> list[str]:
+    """What a report says that the whole command used, where the store says otherwise."""
+    said = beside.get("measured") if isinstance(beside, dict) else None
+    if said is None or (measured is not None and said == json.loads(json.dumps(dict(measured)))):
+        return []
+    return ["what the report says that the whole command used is not what was kept of it"]
 
 
 def _differences(said: dict[str, Any], is_so: dict[str, Any]) -> list[str]:
@@ -177,7 +195,7 @@ def _read(path: Path) -> str:
 
 
 def _carried(page: str, name: str) -> dict[str, Any]:
-    from joulewise.cli.report import carried
+    from joulewise.report.page import carried
 
     try:
         return carried(page)

@@ -34,6 +34,11 @@ def joules_from_microjoules(energy_uj: float) -> float:
     return energy_uj / 1e6
 
 
+def hertz_from_megahertz(clock_mhz: float) -> float:
+    """MHz in Hz, the base unit in which metrics give clocks."""
+    return clock_mhz * 1e6
+
+
 def kwh_from_joules(energy_j: float) -> float:
     """J in kWh."""
     return energy_j / J_PER_KWH

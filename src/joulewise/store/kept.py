@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 
 from joulewise.core.errors import BadSpec, NotKept
 from joulewise.core.event import Event, from_json, to_json
+from joulewise.store.readings import Readings
 from joulewise.store.snapshots import Snapshots
 from joulewise.store.tables import Tables, streams
 
@@ -146,6 +147,15 @@ class KeptStore(ABC, Generic[T]):
     def snapshots(self) -> Snapshots:
         """As ``Store.snapshots``."""
         return Snapshots(self.database)
+
+    def readings(self) -> Readings:
+        """As ``Store.readings``."""
+        return Readings(self.database)
+
+    @property
+    def tables(self) -> Tables:
+        """As ``Store.tables``."""
+        return self.database
 
     def close(self) -> None:
         """As ``Store.close``."""

@@ -15,8 +15,10 @@ from typing import Protocol
 from joulewise.core.errors import BadSpec, MissingPart
 from joulewise.store.database import Database
 from joulewise.store.journal import Journal
+from joulewise.store.readings import Readings
 from joulewise.store.snapshots import Snapshots
 from joulewise.store.sql import SqliteStore
+from joulewise.store.tables import Tables
 
 DATABASE_VARIABLE = "JOULEWISE_DATABASE"
 _POSTGRESQL = ("postgresql", "postgres", "postgresql+psycopg")
@@ -24,7 +26,8 @@ _FORMS = "give a file, sqlite:///FILE or postgresql://USER:PASSWORD@HOST:PORT/DA
 
 
 class Store(Protocol):
-    """Journals by the name of their stream, and snapshots of what was folded from them. Safe with several threads."""
+    """Journals by the name of their stream, what was read of GPUs meanwhile, and snapshots of what was folded from the
+    journals. Safe with several threads."""
 
     @property
     def name(self) -> str:
@@ -41,6 +44,15 @@ class Store(Protocol):
 
     def snapshots(self) -> Snapshots:
         """Of all its streams."""
+        ...
+
+    def readings(self) -> Readings:
+        """Power and clocks over time, of all its streams."""
+        ...
+
+    @property
+    def tables(self) -> Tables:
+        """What it is kept in, for ``views`` and others that ask questions of several streams at once."""
         ...
 
     def close(self) -> None:

@@ -1,0 +1,115 @@
+"""A comparison of two runs in words: as lines for a terminal, and as one HTML file that asks nobody for anything."""
+
+from __future__ import annotations
+
+import math
+from html import escape
+
+from joulewise.core.units import format_duration, format_energy
+from joulewise.report.claim import INTERVAL, percent
+from joulewise.report.compare import Comparison, Difference, Side
+from joulewise.report.style import STYLE
+
+
+def headline(found: Comparison) -> str:
+    """``"20260314-1015: −8.1 % ± 0.6 % energy, +0.8 % time against 20260313-0900"``."""
+    said = [
+        f"{_percent(each)} {each.name.split()[0]}"
+        for each in found.differences[:2]
+        if each.ratio is not None and each.name.endswith("of the run")
+    ]
+    first = ", ".join(said) or "nothing was measured of both"
+    return f"{found.b.summary.name}: {first} against {found.a.summary.name}"
+
+
+def lines(found: Comparison) -> list[str]:
+    """For a terminal: the answer, the warnings, the table, the remarks."""
+    said = [headline(found)]
+    said += [f"  not comparable: {each}" for each in found.warnings]
+    rows = [("", "A", "B", "B - A", "B against A"), *(_cells(each) for each in found.differences)]
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    for row in rows if found.differences else ():
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        said.append(f"  {'  '.join(cells)}".rstrip())
+    said += [f"  A is {found.a.summary.name}, B {found.b.summary.name}; {INTERVAL}"]
+    return said + [f"  {each}" for each in found.remarks]
+
+
+def page(found: Comparison) -> str:
+    """The whole file."""
+    title = headline(found)
+    warned = "".join(f"<li>{escape(each)}</li>" for each in found.warnings)
+    rows = "\n".join(
+        f"<tr><td>{escape(name)}</td>{''.join(f'<td class=n>{escape(cell)}</td>' for cell in cells)}</tr>"
+        for name, *cells in map(_cells, found.differences)
+    )
+    table = (
+        '<div class="wide"><table><thead><tr><th></th><th class="n">A</th><th class="n">B</th><th class="n">B − A</th>'
+        f'<th class="n">B against A</th></tr></thead><tbody>\n{rows}\n</tbody></table></div>'
+        if rows
+        else '<p class="say">Nothing was measured of both.</p>'
+    )
+    alike = f"<section><h2>Not comparable</h2>\n<ul>{warned}</ul></section>\n" if warned else ""
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
+        f'<header><h1>{escape(title)}</h1>\n<div class="small">{INTERVAL}.</div></header>\n'
+        f"{alike}<section><h2>Differences</h2>\n{table}</section>\n"
+        f"<section><h2>The two runs</h2>\n{_sides(found)}</section>\n"
+        "<section><h2>What to keep in mind</h2>\n"
+        f"<ul>{''.join(f'<li>{escape(each)}</li>' for each in found.remarks)}</ul></section>\n"
+        "</main>\n</body>\n</html>\n"
+    )
+
+
+def _sides(found: Comparison) -> str:
+    told = [(letter, _about(side)) for letter, side in (("A", found.a), ("B", found.b))]
+    heads = "".join(f"<th>{letter}</th>" for letter, _ in told)
+    rows = "\n".join(
+        f"<tr><td>{name}</td>{''.join(f'<td>{escape(about[name])}</td>' for _, about in told)}</tr>"
+        for name in told[0][1]
+    )
+    return f'<div class="wide"><table><thead><tr><th></th>{heads}</tr></thead><tbody>\n{rows}\n</tbody></table></div>'
+
+
+def _about(side: Side) -> dict[str, str]:
+    summary = side.summary
+    return {
+        "run": summary.name,
+        "result": summary.headline,
+        "command": summary.command,
+        "GPUs": ", ".join(summary.gpus) + (" (virtual)" if summary.virtual else ""),
+        "asked for": side.wanted or "nothing set, only measured",
+        "steps measured": "not known" if side.steps is None else f"{side.steps:g}",
+    }
+
+
+def _cells(each: Difference) -> tuple[str, str, str, str, str]:
+    sign = "+" if each.change >= 0 else "−"
+    ratio = _percent(each)
+    return (
+        each.name,
+        _amount(each.a, each.a_half, each.unit),
+        _amount(each.b, each.b_half, each.unit),
+        sign + _amount(abs(each.change), each.change_half, each.unit),
+        "the same" if each.change == 0 else ratio + ("" if each.told else " (cannot be told from nothing)"),
+    )
+
+
+def _percent(each: Difference) -> str:
+    """B against A; times of whole runs are known to the millisecond, so that no ± is said of them."""
+    if each.ratio is None:
+        return ""
+    if not each.ratio_half:
+        return f"{100 * each.ratio:+.1f} %".replace("-", "−")
+    return percent(each.ratio, each.ratio_half, sign=True)
+
+
+def _amount(value: float, half: float, unit: str) -> str:
+    if unit == "J":
+        return format_energy(value, half)
+    if half <= 0:
+        return format_duration(value)
+    decimals = min(6, max(0, 1 - math.floor(math.log10(half))))
+    return f"{value:,.{decimals}f} ± {half:,.{decimals}f} {unit}"
