@@ -75,6 +75,8 @@ class Outcomes:
     """SM clock while busy, as a share of the maximum."""
     capped: Array
     """Whether the power limit holds the clock below what was asked for."""
+    busy: Array
+    """Share of the time that the GPU is busy."""
 
 
 class Hypotheses:
@@ -158,7 +160,7 @@ class Hypotheses:
         time = physics.step_s(chip, load, x, y)
         busy_w = physics.busy_power_w(chip, load, x, y)
         idle_w = physics.idle_power_w(chip, x, y)
-        return Outcomes(time, idle_w + (busy_w - idle_w) * busy / time, busy_w, x, free_x < lock_x)
+        return Outcomes(time, idle_w + (busy_w - idle_w) * busy / time, busy_w, x, free_x < lock_x, busy / time)
 
     def _limiter(self, chip: Chip, load: Load, limit_w: Array, y: Array) -> Array:
         """The clock that each limit leaves, whatever the lock; solved once a different limit and memory clock."""
