@@ -1,13 +1,24 @@
 """The whole API under fire: whatever is sent, it never breaks (5xx), and it answers as it says that it does."""
 
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import mkdtemp
+
 import hypothesis
 import pytest
 from hypothesis import HealthCheck, Phase
 
+from joulewise.core.timeline import VirtualTime
+from joulewise.plan import plan_files
 from joulewise.serve import tokens
 from joulewise.serve.app import make_app
+from joulewise.serve.live import LiveGpus
 from joulewise.serve.tokens import Guard, Scope
-from joulewise.store import MemoryJournal
+from joulewise.store import Database, MemoryJournal, SqliteStore
+from tests.monitor.played import PlayedGpu, constant
+from tests.plan.made_up import plan
+from tests.serve import face_toys as toys
 from tests.serve.conftest import ASK, COST, JOB, TELL, Api
 
 schemathesis = pytest.importorskip("schemathesis")
@@ -41,9 +52,10 @@ BEARING = {"Authorization": f"Bearer {SECRET}"}
 
 
 class MemoryStore:
-    """Journals that end with their process, without snapshots."""
+    """Journals that end with their process, without anything beside them."""
 
     name = "memory"
+    tables = None
 
     def __init__(self) -> None:
         self._journals: dict[str, MemoryJournal] = {}
@@ -57,28 +69,53 @@ class MemoryStore:
     def snapshots(self) -> None:
         return None
 
+    def readings(self) -> None:
+        return None
+
     def close(self) -> None:
         pass
 
 
-APP = make_app(MemoryStore(), Guard([TOKEN]))
+HOME = Path(mkdtemp())
+STORE = SqliteStore(Database(HOME / "jobs.db"))
+LIVE = LiveGpus([PlayedGpu(constant(312.0), time=VirtualTime())])
+APP = make_app(STORE, Guard([TOKEN]), live=LIVE, plans=HOME)
 described = schemathesis.openapi.from_asgi("/openapi.json", APP)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _job_with_some_trials() -> None:
-    """Under the name and the number that the description gives as examples, so that the fuzzer finds it."""
+def _something_of_everything() -> Iterator[None]:
+    """Under the names and the number that the description gives as examples, so that the fuzzer finds them."""
+    toys.tuned(STORE, "example")
+    toys.readings(STORE, "example")
+    toys.plain_run(STORE)
+    toys.write(STORE, "cluster/example", toys.cluster_events("example"))
+    plan_files.write(plan(), HOME / "example.json")
+    LIVE.look()
+    APP.state.closing()  # a stream that has no end would be waited for
     api = Api(APP)
     assert api("PUT", "/api/series/nightly", JOB, headers=BEARING).status_code == 200
     for number in range(5):
         api("POST", "/api/series/nightly/ask", {**ASK, "recurrence": f"r{number}"}, headers=BEARING)
     api("POST", "/api/series/nightly/trials/1/tell", TELL, headers=BEARING)
+    yield
+    STORE.close()
+    shutil.rmtree(HOME)
 
 
 @described.parametrize()
 @QUICKLY
 def test_whatever_is_sent_it_answers_as_described(case):
     case.call_and_validate(headers=BEARING, checks=JUDGED)
+
+
+def test_the_fuzzer_has_something_to_find():
+    """Else every answer above would be 404."""
+    api = Api(APP)
+    for path, operations in APP.openapi()["paths"].items():
+        if "get" in operations:
+            named = path.replace("{name}", "example").replace("{job}/why", "example/why").replace("{job}", "nightly")
+            assert api("GET", named, headers=BEARING).status_code == 200, named
 
 
 PLATFORMS = [{"gpu_name": name, "max_power_w": power_w} for name in ("x", "y") for power_w in (0.0, 1.0, 1e9)]

@@ -1,33 +1,48 @@
 """The server: an ASGI app made out of routers, on a store and behind a guard.
 
-It keeps no state that matters. Each job's desk is remembered to spare reading its journal from the beginning, and can
-be forgotten at any moment, so any number of these processes may serve one store. More rooms (metrics, a dashboard)
-are more routers here.
+It keeps no state that matters. What it remembers (a job's desk, a run's story, a cluster's log) spares reading journals
+from the beginning, and can be forgotten at any moment, so any number of these processes may serve one store. It writes
+only what recurring jobs ask and tell; everything else reads. The dashboard's own files are open to all, since they hold
+no data; whatever has data is behind the guard.
 """
 
 from __future__ import annotations
 
 import logging
 from importlib import metadata
+from pathlib import Path
 
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 from pydantic import BaseModel
 
 from joulewise.core.errors import NotKept
-from joulewise.serve import problems
-from joulewise.serve.desks import Desks
+from joulewise.serve import metrics, problems
+from joulewise.serve.face import Face, Worth
+from joulewise.serve.face_clusters import add_clusters
+from joulewise.serve.face_events import add_events
+from joulewise.serve.face_hub import Hub
+from joulewise.serve.face_news import News
+from joulewise.serve.face_overview import add_overview
+from joulewise.serve.face_paths import Segments
+from joulewise.serve.face_plans import add_plans
+from joulewise.serve.face_runs import add_runs
+from joulewise.serve.guarded import allowed
+from joulewise.serve.live import LiveGpus
 from joulewise.serve.series import series_router
-from joulewise.serve.tokens import Guard
+from joulewise.serve.static import Safely, static_router
+from joulewise.serve.tokens import Guard, Scope
 from joulewise.store import Store
 
 _log = logging.getLogger("joulewise.serve")
 _ABOUT = """
-Recurring training jobs: ask which batch size the next run should have, tell how it went.
+What was spent, what was saved, and why each decision was taken: runs, live GPUs, recurring jobs, plans, clusters.
 
-A run **asks** for a trial, reports **progress** once an epoch (which renews its lease and says whether to go on), and
-is **told** at its end. Asking again under the same key gives the same trial, telling twice counts once: repeat whatever
-got no answer. A trial of which nothing is heard for its lease is free again, and its result is taken all the same if it
-comes late.
+**Recurring jobs** are the only thing that is written here. A run **asks** for a trial, reports **progress** once an
+epoch (which renews its lease and says whether to go on), and is **told** at its end. Asking again under the same key
+gives the same trial, telling twice counts once: repeat whatever got no answer. A trial of which nothing is heard for
+its lease is free again, and its result is taken all the same if it comes late.
+
+Times are seconds since 1970, units end the names, and null is what nobody knows. A name in a path is percent-encoded.
 """
 
 
@@ -37,13 +52,46 @@ class Health(BaseModel):
     status: str = "ok"
 
 
-def make_app(store: Store, guard: Guard) -> FastAPI:
-    """The app. Nothing is read or written before the first request."""
+def make_app(
+    store: Store,
+    guard: Guard,
+    *,
+    live: LiveGpus | None = None,
+    plans: Path | None = None,
+    worth: Worth | None = None,
+) -> FastAPI:
+    """The app. Nothing is read or written before the first request. ``live``: the GPUs to show, None for none;
+    ``plans``: the folder of plans; ``worth``: what a kilowatt hour costs and emits. ``app.state.closing()`` ends all
+    streams of events, for a server that is about to end."""
     app = FastAPI(title="joulewise", description=_ABOUT, version=metadata.version("joulewise"), redirect_slashes=False)
     problems.explain(app)
+    app.add_middleware(Segments)
+    app.add_middleware(Safely)
+    face = Face(store, live=live, plans=plans, worth=worth)
+    news = News(face)
+    hub = Hub(news.look, begin=news.begin)
+    app.state.closing = hub.close
     app.include_router(_health(store))
-    app.include_router(series_router(Desks(store), guard))
+    app.include_router(series_router(face.desks, guard))
+    app.include_router(_face_router(face, hub, guard))
+    app.include_router(metrics.metrics_router(metrics.of_server(face.live, face.summaries), guard))
+    app.include_router(static_router())
     return app
+
+
+def _face_router(face: Face, hub: Hub, guard: Guard) -> APIRouter:
+    router = APIRouter(
+        prefix="/api",
+        tags=["dashboard"],
+        dependencies=[Depends(allowed(guard, Scope.READ))],
+        responses=problems.documented(401, 403, 422, 503),
+    )
+    add_overview(router, face)
+    add_runs(router, face)
+    add_plans(router, face)
+    add_clusters(router, face)
+    add_events(router, hub)
+    return router
 
 
 def _health(store: Store) -> APIRouter:

@@ -20,11 +20,13 @@ from joulewise.cluster.engine import Order
 from joulewise.cluster.scheduler_status import JobStatus, Status
 from joulewise.core.errors import BadSpec
 from joulewise.core.plain import plain
-from joulewise.serve import problems
+from joulewise.serve import metrics, problems
 from joulewise.serve.answers import model_of
 from joulewise.serve.cluster_messages import Submitted, Why
+from joulewise.serve.cluster_metrics import cluster_source
 from joulewise.serve.cluster_requests import BudgetBody, CapBody, JobName, NodeName, OrderBody, ReportBody, Wait
 from joulewise.serve.guarded import allowed
+from joulewise.serve.metrics import metrics_router
 from joulewise.serve.problems import Known, NoSuch, documented
 from joulewise.serve.tokens import Guard, Scope
 
@@ -98,6 +100,7 @@ def make_cluster_app(
     problems.explain(app)
     app.include_router(_operators(steering, guard, takes_jobs, now))
     app.include_router(_nodes(agents, guard))
+    app.include_router(metrics_router([metrics.build, cluster_source(steering.status)], guard))
     return app
 
 

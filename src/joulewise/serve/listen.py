@@ -68,10 +68,21 @@ def _server(app: Any, grace_s: int) -> Any:
         import uvicorn
     except ImportError as error:
         raise missing(error) from error
+
+    class Server(uvicorn.Server):
+        """Streams that would never end are ended first: whoever listens to events would hold us up until the grace is
+        over."""
+
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            closing = getattr(getattr(app, "state", None), "closing", None)
+            if closing is not None:
+                closing()
+            await super().shutdown(sockets)
+
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=grace_s
     )
-    return uvicorn.Server(config)
+    return Server(config)
 
 
 def missing(error: ImportError, command: str = "joulewise serve") -> MissingPart:

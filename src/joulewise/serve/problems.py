@@ -39,7 +39,7 @@ class Problem(BaseModel):
 
 
 class NoSuch(BadSpec):
-    """There is no job or trial of that name: 404."""
+    """There is nothing of that name: 404."""
 
 
 class Known(BadSpec):
@@ -49,7 +49,7 @@ class Known(BadSpec):
 _SAID = {
     401: "No token, or one that is not known here.",
     403: "The token may only read; or there are no tokens, and the request is from elsewhere.",
-    404: "No such job, or no such trial.",
+    404: "There is nothing of that name.",
     409: "Known already, and otherwise.",
     413: f"The body is longer than {MOST_BYTES} bytes.",
     422: "The request is not as described here.",

@@ -1,0 +1,89 @@
+"""``/api/events``: server-sent events over plain HTTP, for as long as the client stays.
+
+A stream says hello at once, sends what its listener has, and something at least every 15 seconds, so that proxies and
+clients know that it lives. A client that takes nothing for a minute is let go: what the network holds of it is all
+that it costs until then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+from fastapi import APIRouter, Response
+from starlette.types import Receive, Scope, Send
+
+from joulewise.serve.face_hub import Hub, Listener
+
+KEEP_ALIVE_S = 15.0
+STALLED_S = 60.0
+_HELLO = b"retry: 3000\n: joulewise\n\n"
+_ALIVE = b": keep-alive\n\n"
+_ABOUT = """
+`gpus` each second, as `/api/gpus` without its history; `run` when a run has begun, decided, been proven or ended;
+`cluster` when something was written down of one; `missed` when this client was too slow and should ask anew.
+Read it with `fetch`, which can send a token.
+"""
+
+
+def add_events(router: APIRouter, hub: Hub) -> None:
+    """The route ``/api/events``."""
+
+    @router.get(
+        "/events",
+        response_class=Response,
+        responses={200: {"content": {"text/event-stream": {}}, "description": "Until the client goes away."}},
+        summary="What happens, as it happens",
+        description=_ABOUT,
+    )
+    async def events() -> Response:
+        return EventStream(hub)
+
+
+class EventStream(Response):
+    """One listener's stream."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, hub: Hub, *, keep_alive_s: float = KEEP_ALIVE_S, stalled_s: float = STALLED_S) -> None:
+        super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._hub = hub
+        self._keep_alive_s = keep_alive_s
+        self._stalled_s = stalled_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send until the client, or the server, ends."""
+        async with self._hub.listening() as listener:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            if scope.get("method") == "HEAD":
+                await send({"type": "http.response.body", "body": b""})
+                return
+            gone = asyncio.create_task(_gone(receive))
+            sending = asyncio.create_task(self._send(listener, send))
+            try:
+                await asyncio.wait({gone, sending}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in (gone, sending):
+                    task.cancel()
+                    with suppress(asyncio.CancelledError, TimeoutError, OSError):
+                        await task
+
+    async def _send(self, listener: Listener, send: Send) -> None:
+        parts = [_HELLO]
+        while True:
+            for part in parts:
+                body = {"type": "http.response.body", "body": part, "more_body": True}
+                await asyncio.wait_for(send(body), self._stalled_s)
+            if listener.closed:
+                break
+            parts = await listener.next(self._keep_alive_s) or [_ALIVE]
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def _gone(receive: Receive) -> None:
+    while True:
+        message: Any = await receive()
+        if message["type"] == "http.disconnect":
+            return

@@ -1,0 +1,181 @@
+// What the server says: JSON by fetch, news by server-sent events. A token is asked for once, where the server wants one.
+//
+// Events are read with fetch and not with EventSource, which cannot send a token.
+
+import { h } from "./dom.js";
+
+const KEY = "joulewise-token";
+let asking = null; // one dialog for all requests that were refused at once
+let declined = false; // the reader has none: news must not ask again every few seconds
+
+/** What went wrong, in words for the reader. `status` 0: no answer at all. */
+export class Refused extends Error {
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+  }
+}
+
+function token() {
+  try {
+    return sessionStorage.getItem(KEY);
+  } catch {
+    return null;
+  }
+}
+
+function headers(accept) {
+  const own = token();
+  return own ? { Accept: accept, Authorization: `Bearer ${own}` } : { Accept: accept };
+}
+
+async function ask(path, accept, signal, { quietly = false } = {}) {
+  for (;;) {
+    const used = token();
+    let answer;
+    try {
+      answer = await fetch(path, { headers: headers(accept), signal, cache: "no-store" });
+    } catch (error) {
+      if (error.name === "AbortError") throw error;
+      throw new Refused(0, "The server does not answer. Is 'joulewise serve' still running?");
+    }
+    if (answer.status !== 401 || signal?.aborted) return answer;
+    if (token() === used && ((quietly && declined) || !(await newToken(used !== null)))) {
+      throw new Refused(401, "This server wants a token: 'joulewise serve token --scope read' makes one.");
+    }
+  }
+}
+
+/** The JSON at a path of the API. Throws Refused with the server's own words. */
+export async function get(path, signal) {
+  const answer = await ask(path, "application/json", signal);
+  const said = await answer.json().catch(() => null);
+  if (answer.ok) return said;
+  throw new Refused(answer.status, words(said) ?? `The server answered ${answer.status} to ${path}.`);
+}
+
+/** The whole of something that is no JSON, such as a report. */
+export async function getBlob(path, signal) {
+  const answer = await ask(path, "*/*", signal);
+  if (answer.ok) return answer.blob();
+  throw new Refused(answer.status, words(await answer.json().catch(() => null)) ?? `The server answered ${answer.status}.`);
+}
+
+function words(said) {
+  const found = said?.detail ?? said?.title ?? said?.message;
+  return typeof found === "string" ? found : null;
+}
+
+/** A path of the API with names in it, each encoded: `api("runs", name)`. */
+export function api(...names) {
+  return `/api/${names.map(encodeURIComponent).join("/")}`;
+}
+
+/** With a query; what is null or empty is left out. */
+export function query(path, values) {
+  const kept = Object.entries(values).filter(([, value]) => value !== null && value !== undefined && value !== "");
+  return kept.length ? `${path}?${new URLSearchParams(kept)}` : path;
+}
+
+/** Ask the reader for a token. True if one was given. */
+function newToken(wasWrong) {
+  asking ??= new Promise((resolve) => {
+    const input = h("input", { type: "password", id: "token", autocomplete: "off", required: true });
+    const dialog = h(
+      "dialog",
+      { "aria-labelledby": "token-title" },
+      h(
+        "form",
+        { method: "dialog" },
+        h("h2", { id: "token-title" }, "A token, please"),
+        h("p", {}, wasWrong ? "The server does not know that one." : "This server shows its figures to those with a token."),
+        h("p", { class: "small" }, "Whoever runs it makes one: ", h("code", {}, "joulewise serve token --scope read")),
+        h("label", { for: "token" }, "Token"),
+        input,
+        h("div", { class: "row" }, h("button", { value: "go", class: "main" }, "Show"), h("button", { value: "", formnovalidate: true }, "Not now")),
+      ),
+    );
+    dialog.addEventListener("close", () => {
+      const given = dialog.returnValue === "go" && input.value.trim();
+      try {
+        if (given) sessionStorage.setItem(KEY, given);
+      } catch {
+        // a browser that keeps nothing cannot be let in
+      }
+      dialog.remove();
+      asking = null;
+      declined = !given;
+      resolve(Boolean(given));
+    });
+    document.body.append(dialog);
+    dialog.showModal();
+  });
+  return asking;
+}
+
+/**
+ * The server's news, for as long as the page is open: `onEvent(kind, data)`, `onState("live" | "waiting")`.
+ * A stream that breaks is opened again, later and later up to 15 s; while the page is hidden there is none.
+ */
+export function follow(onEvent, onState) {
+  let controller = null;
+  let wait_s = 1;
+  let timer = 0;
+
+  async function open() {
+    controller = new AbortController();
+    const own = controller;
+    try {
+      const answer = await ask("/api/events", "text/event-stream", own.signal, { quietly: true });
+      if (!answer.ok) throw new Refused(answer.status, "no news");
+      onState("live");
+      wait_s = 1;
+      await read(answer.body, onEvent);
+    } catch (error) {
+      if (error.name !== "AbortError" && !(error instanceof Refused)) console.warn("news:", error.message);
+    }
+    if (own.signal.aborted) return;
+    onState("waiting");
+    timer = setTimeout(open, wait_s * 1000);
+    wait_s = Math.min(15, wait_s * 2);
+  }
+
+  function shown() {
+    clearTimeout(timer);
+    controller?.abort();
+    if (!document.hidden) open();
+  }
+
+  document.addEventListener("visibilitychange", shown);
+  shown();
+}
+
+async function read(body, onEvent) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    rest += value;
+    const blocks = rest.split(/\r?\n\r?\n/);
+    rest = blocks.pop();
+    for (const block of blocks) tell(block, onEvent);
+  }
+}
+
+function tell(block, onEvent) {
+  let kind = "message";
+  const data = [];
+  for (const line of block.split(/\r?\n/)) {
+    if (line.startsWith("event:")) kind = line.slice(6).trim();
+    else if (line.startsWith("data:")) data.push(line.slice(5).replace(/^ /, ""));
+  }
+  if (!data.length) return; // a word to keep the line open
+  let said;
+  try {
+    said = JSON.parse(data.join("\n"));
+  } catch {
+    return;
+  }
+  onEvent(kind, said);
+}

@@ -1,0 +1,111 @@
+// Elements out of data. Data becomes text and attributes only, never markup: a run may be called "<script>".
+
+const SVG = "http://www.w3.org/2000/svg";
+const LINKS = /^(#|\/(?!\/))/; // what data may link to: our own pages
+
+/** An element: `h("p", {class: "small", onclick: f}, "text", child, …)`. null, undefined and false are left out. */
+export function h(name, attributes, ...children) {
+  return filled(document.createElement(name), attributes, children);
+}
+
+/** The same in SVG. */
+export function s(name, attributes, ...children) {
+  return filled(document.createElementNS(SVG, name), attributes, children);
+}
+
+function filled(element, attributes, children) {
+  for (const [key, value] of Object.entries(attributes ?? {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
+    else if (key === "href" && !LINKS.test(value)) continue;
+    else element.setAttribute(key, value === true ? "" : String(value));
+  }
+  put(element, ...children);
+  return element;
+}
+
+/** Append children: elements, text, numbers, lists of them. */
+export function put(element, ...children) {
+  for (const child of children.flat(Infinity)) {
+    if (child === null || child === undefined || child === false) continue;
+    element.append(child instanceof Node ? child : document.createTextNode(String(child)));
+  }
+  return element;
+}
+
+/** Replace what is in it. */
+export function fill(element, ...children) {
+  element.replaceChildren();
+  return put(element, ...children);
+}
+
+/** Set text only where it is another: what has not changed is not laid out again, and not read out again. */
+export function say(element, text) {
+  const said = String(text);
+  if (element.textContent !== said) element.textContent = said;
+}
+
+/** A table. `columns`: {name, cell(row) -> child, number, long, tight: how it is set}. It scrolls by itself where it is too wide. */
+export function table(caption, columns, rows, { rowClass } = {}) {
+  const head = columns.map((column) => h("th", { scope: "col", class: classes(column) }, column.name));
+  const body = rows.map((row) =>
+    h(
+      "tr",
+      { class: rowClass?.(row) },
+      columns.map((column) => h("td", { class: classes(column) }, column.cell(row))),
+    ),
+  );
+  return h(
+    "div",
+    { class: "wide", tabindex: 0, role: "region", "aria-label": caption },
+    h(
+      "table",
+      {},
+      h("caption", { class: "unseen" }, caption),
+      h("thead", {}, h("tr", {}, head)),
+      h("tbody", {}, body),
+    ),
+  );
+}
+
+function classes(column) {
+  return [column.number && "n", column.long && "long", column.tight && "tight"].filter(Boolean).join(" ") || null;
+}
+
+/** A big number with its name. Returns the tile; `tile.say(value, note)` changes it. */
+export function tile(name, value = "…", note = "", kind = "") {
+  const big = h("dd", { class: "big" }, value);
+  const small = h("dd", { class: "small" }, note);
+  const element = h("div", { class: `tile ${kind}` }, h("dt", {}, name), big, small);
+  element.say = (newValue, newNote = "") => {
+    say(big, newValue);
+    say(small, newNote);
+  };
+  return element;
+}
+
+/** What stands where there is nothing yet: what is missing, and the command that makes some. */
+export function empty(text, command) {
+  return h("div", { class: "empty" }, h("p", {}, text), command && h("pre", {}, h("code", {}, command)));
+}
+
+/** A titled part of a page. */
+export function part(title, ...children) {
+  return h("section", {}, h("h2", {}, title), ...children);
+}
+
+/** What colours mean: [[classes of the swatch, words], …]. Those who do not see them hear it elsewhere. */
+export function key(...items) {
+  const shown = items.map(([kind, words]) => h("span", { class: "item" }, h("i", { class: `swatch ${kind}` }), words));
+  return h("p", { class: "key", "aria-hidden": "true" }, shown);
+}
+
+/** A path of ours with names in it: `to("runs", name)` is "#/runs/…". */
+export function to(...words) {
+  return `#/${words.map(encodeURIComponent).join("/")}`;
+}
+
+/** A word with a colour and, for those who do not see colours, the word. */
+export function chip(text, kind = "") {
+  return h("span", { class: `chip ${kind}` }, text);
+}

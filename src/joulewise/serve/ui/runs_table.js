@@ -1,0 +1,47 @@
+// A list of runs, as the overview, the history and a search show it.
+
+import { chip, h, table, to } from "./dom.js";
+import { ago, change, duration, energy, moment, shortCommand } from "./format.js";
+
+const STATES = { running: "busy", finished: "done", killed: "bad" };
+
+/** A run's state in a word. */
+export function stateOf(run) {
+  return chip(run.state, STATES[run.state] ?? "");
+}
+
+/** What a run saved: joules where they are proven, else why not in a dash. */
+export function savedOf(run) {
+  return run.saved_j === null || run.saved_j === undefined ? "–" : energy(run.saved_j, run.saved_half_j);
+}
+
+/** What it ran on: "2 × NVIDIA H200 (virtual)". */
+export function gpusOf(run) {
+  const models = new Map();
+  for (const name of run.gpus ?? []) models.set(name, (models.get(name) ?? 0) + 1);
+  const words = [...models].map(([name, number]) => (number > 1 ? `${number} × ${name}` : name)).join(", ");
+  return words + (run.virtual ? " (virtual)" : "");
+}
+
+/** The table. */
+export function runsTable(caption, runs) {
+  return table(
+    caption,
+    [
+      { name: "Run", long: true, cell: named },
+      { name: "State", cell: stateOf },
+      { name: "Began", cell: (run) => h("time", { title: moment(run.began_s) }, ago(run.began_s)) },
+      { name: "Took", number: true, cell: (run) => duration(run.duration_s) },
+      { name: "Energy", number: true, cell: (run) => energy(run.energy_j) },
+      { name: "against default", number: true, cell: (run) => change(run.energy_change, run.energy_half) },
+      { name: "Time against default", number: true, cell: (run) => change(run.time_change, run.time_half) },
+      { name: "Saved", number: true, cell: savedOf },
+    ],
+    runs,
+  );
+}
+
+function named(run) {
+  const gpus = gpusOf(run);
+  return [h("a", { href: to("runs", run.name), title: run.command, class: "clamped" }, shortCommand(run.command) || run.name), h("span", { class: "under" }, gpus)];
+}

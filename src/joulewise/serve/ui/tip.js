@@ -1,0 +1,36 @@
+// One small box that says more about what the pointer is on, or what has the focus.
+
+import { fill, h } from "./dom.js";
+
+let box = null;
+
+/** Show lines of text beside an element, or beside a point of the window. */
+export function showTip(at, ...lines) {
+  box ??= document.body.appendChild(h("div", { class: "tip", role: "tooltip", id: "tip" }));
+  fill(box, lines.filter(Boolean).map((line, number) => h("p", { class: number ? null : "first" }, line)));
+  box.hidden = false;
+  const { x, y, height = 0, width = 0 } = at instanceof Element ? at.getBoundingClientRect() : at;
+  const own = box.getBoundingClientRect();
+  const left = Math.min(Math.max(8, x + width / 2 - own.width / 2), innerWidth - own.width - 8);
+  const above = y - own.height - 10;
+  box.style.left = `${left}px`;
+  box.style.top = `${above > 8 ? above : y + height + 10}px`;
+}
+
+/** Away with it. */
+export function hideTip() {
+  if (box) box.hidden = true;
+}
+
+/** Show it while the pointer or the focus is on an element. */
+export function tipped(element, lines) {
+  const show = () => showTip(element, ...lines());
+  element.addEventListener("pointerenter", show);
+  element.addEventListener("focus", show);
+  element.addEventListener("pointerleave", hideTip);
+  element.addEventListener("blur", hideTip);
+  return element;
+}
+
+addEventListener("keydown", (event) => event.key === "Escape" && hideTip());
+addEventListener("scroll", hideTip, { passive: true, capture: true });
