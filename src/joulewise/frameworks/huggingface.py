@@ -10,6 +10,11 @@ training ends after one that says so. The work of a step is its tokens where the
 (``include_num_input_tokens_seen``), else 1. Without ``joulewise run`` around it, it costs some function calls a step.
 With ``max_slowdown`` it tunes by itself (see ``joulewise.frameworks.torch.tuning``). Importing this module loads
 nothing; asking for ``StepCallback`` loads transformers.
+
+``EnergyCallback(log)`` keeps an ``energy_log.EnergyLog`` while the trainer trains, so that joules stand next to the
+loss:
+
+    Trainer(..., callbacks=[EnergyCallback(joulewise.frameworks.wandb.EnergyLog())])
 """
 
 # ruff: noqa: ARG002 (the framework hands them in)
@@ -20,6 +25,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from joulewise.frameworks import hooks
+from joulewise.frameworks.energy_log import EnergyLog
 from joulewise.frameworks.metric import should_stop, tell
 
 WHO = "huggingface"
@@ -87,15 +93,37 @@ class Told:
             hooks.pause("checkpoint")
 
 
+class Logged:
+    """The methods of ``EnergyCallback``, apart from the class of transformers that they go into."""
+
+    def __init__(self, log: EnergyLog) -> None:
+        self._log = log
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Training begins."""
+        self._log.begin()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """An optimiser step is done."""
+        self._log.step(state.global_step)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Training is over."""
+        self._log.close()
+
+
 def _tokens(state: Any) -> float:
     return float(getattr(state, "num_input_tokens_seen", 0) or 0)
 
 
+_PARTS = {"StepCallback": Told, "EnergyCallback": Logged}
+
+
 def __getattr__(name: str) -> Any:
-    if name != "StepCallback":
+    if name not in _PARTS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from transformers import TrainerCallback
 
-    made = type(name, (Told, TrainerCallback), {"__module__": __name__, "__doc__": __doc__})
+    made = type(name, (_PARTS[name], TrainerCallback), {"__module__": __name__, "__doc__": __doc__})
     globals()[name] = made
     return made

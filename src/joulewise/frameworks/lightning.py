@@ -10,6 +10,9 @@ validation (or epoch, where there is none), and training ends after one that say
 it, it costs some function calls a batch. With ``max_slowdown`` it tunes by itself (see
 ``joulewise.frameworks.torch.tuning``). Importing this module loads nothing; asking for ``StepCallback`` loads
 Lightning, as ``lightning`` or as ``pytorch_lightning``, whichever the job uses.
+
+``EnergyCallback(gpu=None, every_s=10)`` puts the curves of ``energy_log`` into the trainer's loggers (TensorBoard, W&B
+and others), next to the loss.
 """
 
 # ruff: noqa: ARG002 (the framework hands them in)
@@ -18,10 +21,12 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
 from joulewise.frameworks import hooks
+from joulewise.frameworks.energy_log import EnergyLog
 from joulewise.frameworks.metric import should_stop, tell
 
 WHO = "lightning"
@@ -97,6 +102,43 @@ class Told:
             trainer.should_stop = True
 
 
+class Logged:
+    """The methods of ``EnergyCallback``, apart from the class of Lightning that they go into."""
+
+    def __init__(self, gpu: str | None = None, every_s: float = 10.0) -> None:
+        self._energy = EnergyLog(self._write, gpu=gpu, every_s=every_s)
+        self._loggers: list[Any] = []
+        self._steps = 0
+
+    @property
+    def energy(self) -> EnergyLog:
+        """What measures; its ``report`` is there when training is over."""
+        return self._energy
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Training begins."""
+        self._loggers, self._steps = list(trainer.loggers), trainer.global_step
+        self._energy.begin()
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """A batch is done, and with it a step if an optimiser moved on."""
+        if trainer.global_step > self._steps:
+            self._steps = trainer.global_step
+            self._energy.step(self._steps)
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """Training is over."""
+        self._energy.close()
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """Training has failed."""
+        self._energy.close()
+
+    def _write(self, values: Mapping[str, float], step: int | None) -> None:
+        for logger in self._loggers:
+            logger.log_metrics(dict(values), step=self._steps if step is None else step)
+
+
 def _package() -> Any:
     names = ("lightning.pytorch", "pytorch_lightning")
     for name in sorted(names, key=lambda each: each not in sys.modules):
@@ -107,9 +149,12 @@ def _package() -> Any:
     raise ImportError("there is no Lightning here; 'pip install lightning'")
 
 
+_PARTS = {"StepCallback": Told, "EnergyCallback": Logged}
+
+
 def __getattr__(name: str) -> Any:
-    if name != "StepCallback":
+    if name not in _PARTS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    made = type(name, (Told, _package().Callback), {"__module__": __name__, "__doc__": __doc__})
+    made = type(name, (_PARTS[name], _package().Callback), {"__module__": __name__, "__doc__": __doc__})
     globals()[name] = made
     return made

@@ -32,6 +32,7 @@ from joulewise.core.errors import JoulewiseError
 from joulewise.core.marks import ENVIRONMENT
 from joulewise.core.objective import MinEnergy, Objective
 from joulewise.frameworks import hooks
+from joulewise.frameworks.job_gpus import job_gpus
 
 if TYPE_CHECKING:
     from joulewise.device.gpu import Gpu
@@ -108,7 +109,7 @@ def tuning(
         yield Job(why_not)
         return
     try:
-        gpus = _gpus(gpu)
+        gpus = job_gpus(gpu)
         holder = _Holder(gpus)
         run = f"{os.getpid()}-{secrets.token_hex(4)}"
         feed, online = _online(
@@ -184,19 +185,6 @@ def _not_ours() -> str:
     if local_rank() != 0:
         return f"local rank 0 tunes for local rank {local_rank()}"
     return ""
-
-
-def _gpus(spec: str | None) -> list[Gpu]:
-    """The GPUs to tune: those named, or those of all ranks of this job on this node."""
-    from joulewise.device import discover
-
-    if spec is not None:
-        return discover.find(spec)
-    mine, seen = discover.mine()
-    if set(seen.node_uuids) <= set(seen.uuids):
-        return mine
-    known = {each.info.uuid: each for each in discover.listed()[0]}
-    return [known[uuid] for uuid in seen.node_uuids]
 
 
 def _journal(run: str) -> Journal | None:
