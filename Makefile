@@ -5,7 +5,7 @@ VENV   := .venv
 PEERS  := .venv-peers
 BIN    := $(VENV)/bin
 
-.PHONY: help run demo-cluster test check bench peers system format clean
+.PHONY: help run demo-cluster test stack face check bench peers system system-face format clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -27,11 +27,14 @@ demo-cluster: $(VENV)/demo.done system  ## three jobs on a virtual Slurm cluster
 	@$(BIN)/python examples/demo_cluster --out out/cluster.html
 
 test: $(VENV)/dev.done peers system  ## all tests
-	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m 'not alone and not stack'
-	$(BIN)/python -m pytest -q -m 'alone or stack'
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m 'not alone and not stack and not face'
+	$(BIN)/python -m pytest -q -m '(alone or stack) and not face'
 
 stack: $(VENV)/dev.done system  ## of them, those of a whole cluster: a virtual Slurm, every part of it killed in turn
 	$(BIN)/python -m pytest -q -m stack
+
+face: $(VENV)/dev.done system-face  ## the dashboard in a real browser, the metrics in a real Prometheus
+	$(BIN)/python -m pytest -q -m face
 
 check: $(VENV)/dev.done  ## style, types, and the direction of imports
 	$(BIN)/ruff check .
@@ -43,6 +46,7 @@ bench: $(VENV)/dev.done  ## every bench that needs no GPU, as tables
 	$(BIN)/python -m bench.gpu_model
 	$(BIN)/python -m bench.measure
 	$(BIN)/python -m bench.control
+	$(BIN)/python -m bench.store
 	$(BIN)/python -m bench.period
 	$(BIN)/python -m bench.guarantee
 	$(BIN)/python -m bench.online --virtual
@@ -68,6 +72,14 @@ system:
 	  && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends \
 	     slurmctld slurmd slurm-client slurm-wlm-basic-plugins slurmdbd munge mariadb-server >/dev/null; } \
 	  || { [ "$$CI" = true ] && exit 1; echo "Slurm could not be installed: its tests will be skipped" >&2; }
+
+system-face:
+	@command -v prometheus >/dev/null && command -v promtool >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+	  && apt-get -qq update && apt-get -qq install -y --no-install-recommends prometheus >/dev/null; } \
+	  || { [ "$$CI" = true ] && exit 1; echo "prometheus could not be installed: its tests will be skipped" >&2; }
+	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+	  && apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium >/dev/null; } \
+	  || { [ "$$CI" = true ] && exit 1; echo "chromium could not be installed: its tests will be skipped" >&2; }
 
 format: $(VENV)/dev.done  ## let ruff format and sort
 	$(BIN)/ruff check --fix .
