@@ -5,7 +5,7 @@ VENV   := .venv
 PEERS  := .venv-peers
 BIN    := $(VENV)/bin
 
-.PHONY: help run demo-cluster test stack face check bench peers system system-face format clean
+.PHONY: help run demo-cluster test stack face check bench docs peers system system-face format clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -33,7 +33,7 @@ test: $(VENV)/dev.done peers system  ## all tests
 stack: $(VENV)/dev.done system  ## of them, those of a whole cluster: a virtual Slurm, every part of it killed in turn
 	$(BIN)/python -m pytest -q -m stack
 
-face: $(VENV)/dev.done system-face  ## the dashboard in a real browser, the metrics in a real Prometheus
+face: $(VENV)/dev.done $(VENV)/docs.done system-face  ## the dashboard in a real browser, metrics in a real Prometheus, the site
 	$(BIN)/python -m pytest -q -m face
 
 check: $(VENV)/dev.done  ## style, types, and the direction of imports
@@ -56,6 +56,9 @@ bench: $(VENV)/dev.done  ## every bench that needs no GPU, as tables
 	$(BIN)/python -m bench.cluster models
 	$(BIN)/python -m bench.cluster speed
 	$(BIN)/python -m bench.cluster energy --trace $$JOULEWISE_DATA/cluster/elasticflow/elastic/*.csv $$JOULEWISE_DATA/cluster/pollux/workloads/workload-6.csv
+
+docs: $(VENV)/docs.done  ## the documentation site, into out/site, without a network
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m docs.make
 
 peers: $(PEERS)/done  ## other people's tools, apart from ours, that the tests run against the virtual GPUs
 
@@ -105,6 +108,10 @@ $(VENV)/demo.done: pyproject.toml $(NATIVE) | $(BIN)/python
 
 $(VENV)/dev.done: pyproject.toml $(NATIVE) | $(BIN)/python
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev]'
+	touch $@ $(VENV)/run.done $(VENV)/demo.done
+
+$(VENV)/docs.done: pyproject.toml $(NATIVE) | $(BIN)/python
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[plot,server,docs]'
 	touch $@ $(VENV)/run.done $(VENV)/demo.done
 
 # Another environment, because these packages are never ours to need. Best effort: their tests skip without it.

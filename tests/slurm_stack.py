@@ -121,6 +121,14 @@ class Drawn:
                 self.means.append((seen[-1][0], self._hosts_w + (seen[-1][1] - since[1]) / passed_s))
                 seen = seen[len(past) - 1 :]
 
+    def busy_w(self, least_w: float, most_s: float = 60.0) -> float:
+        """The mean power, once it is above ``least_w`` and has stopped rising: jobs that run are not yet at work."""
+        deadline_s = time.monotonic() + most_s
+        while len(self.means) < 9 or not least_w < self.means[-1][1] <= 1.05 * self.means[-9][1]:
+            assert time.monotonic() < deadline_s, self.means[-9:]
+            time.sleep(0.1)
+        return self.means[-1][1]
+
     def highest_w(self, since_s: float, until_s: float) -> float:
         """Of all windows that lie between two monotonic times."""
         there = [watts for at_s, watts in self.means if since_s + self._window_s <= at_s <= until_s]
