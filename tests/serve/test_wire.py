@@ -77,6 +77,16 @@ def test_an_answer_without_a_body_is_none(server):
     assert Wire(server.url).call("POST", "/x", {}) is None
 
 
+@pytest.mark.parametrize("came", [b"", b'{"trial":'])
+def test_an_answer_that_breaks_off_is_no_answer(server, came):
+    server.say(200, came, **{"Content-Length": "12"})
+    with pytest.raises(NotKept, match="does not answer"):
+        Wire(server.url).call("GET", "/x")
+    server.say(200, came, **{"Content-Length": "12"})
+    server.say(200, 7)
+    assert Wire(server.url, time=VirtualTime()).call("GET", "/x", patience_s=60) == 7
+
+
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 413, 422])
 def test_what_is_refused_is_said_in_the_servers_words_and_not_tried_again(server, status):
     server.say(status, {"error": "x", "message": "the default 7 is none of 8, 16"})

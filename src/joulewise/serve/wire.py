@@ -86,7 +86,11 @@ class Wire:
         request = urllib.request.Request(self.url + path, data=data, headers=headers, method=method)
         try:
             with self._opener.open(request, timeout=self._timeout_s) as response:
-                return self._content(response.read(_MOST_BYTES))
+                text = response.read(_MOST_BYTES)
+                # Read up to a size, a connection that breaks is no error of the library's.
+                if len(text) < min(_MOST_BYTES, int(response.headers.get("Content-Length") or 0)):
+                    raise http.client.IncompleteRead(text)
+                return self._content(text)
         except urllib.error.HTTPError as error:
             with error:
                 raise self._refusal(error) from None
