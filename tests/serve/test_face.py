@@ -376,3 +376,17 @@ def test_a_store_that_is_away_is_503_everywhere_and_plans_are_shown_all_the_same
 def test_a_price_that_is_none_is_refused():
     with pytest.raises(BadSpec, match="--kwh-price -1"):
         Worth(-1.0)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("/api/runs?firs=3", "there is no parameter 'firs' here; this one has first, most, query, state"),
+        ("/api/runs?first=0&=null", "there is no parameter '' here"),
+        ("/api/overview?x=1", "this one has none"),
+    ],
+)
+def test_a_parameter_that_is_not_there_is_refused_by_its_name(api: Api, asked: str, said: str) -> None:
+    answer = api("GET", asked)
+    assert answer.status_code == 422
+    assert said in answer.json()["message"]

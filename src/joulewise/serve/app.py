@@ -26,7 +26,7 @@ from joulewise.serve.face_overview import add_overview
 from joulewise.serve.face_paths import Segments
 from joulewise.serve.face_plans import add_plans
 from joulewise.serve.face_runs import add_runs
-from joulewise.serve.guarded import allowed
+from joulewise.serve.guarded import allowed, known_alone
 from joulewise.serve.live import LiveGpus
 from joulewise.serve.series import series_router
 from joulewise.serve.static import Safely, static_router
@@ -83,7 +83,7 @@ def _face_router(face: Face, hub: Hub, guard: Guard) -> APIRouter:
     router = APIRouter(
         prefix="/api",
         tags=["dashboard"],
-        dependencies=[Depends(allowed(guard, Scope.READ))],
+        dependencies=[Depends(allowed(guard, Scope.READ)), Depends(known_alone)],
         responses=problems.documented(401, 403, 422, 503),
     )
     add_overview(router, face)

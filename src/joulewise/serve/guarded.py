@@ -7,9 +7,20 @@ from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.exceptions import HTTPException
 
+from joulewise.core.errors import BadSpec
 from joulewise.serve.tokens import Guard, Scope
 
 _BEARER = HTTPBearer(auto_error=False, description="A token that 'joulewise serve token' made.")
+
+
+async def known_alone(request: Request) -> None:
+    """For routes whose parameters are all their own: BadSpec for one that the route does not have. A name that was
+    mistyped is told, rather than everything answered as if nothing had been asked for."""
+    known = [each.alias for each in request.scope["route"].dependant.query_params]
+    for name in request.query_params:
+        if name not in known:
+            have = f"this one has {', '.join(known)}" if known else "this one has none"
+            raise BadSpec(f"there is no parameter {name[:80]!r} here; {have}")
 
 
 def allowed(guard: Guard, scope: Scope) -> Callable[..., Awaitable[None]]:
