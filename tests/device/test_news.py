@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -72,10 +73,23 @@ def test_what_was_taken_back_with_its_process_does_not_return() -> None:
     assert 9 not in board.state.residents
 
 
-@settings(deadline=None, max_examples=30)
-@given(seed=st.integers(0, 2**31))
-def test_whatever_comes_late_ends_as_if_it_had_come_at_once(seed: int) -> None:
-    draw = random.Random(seed)
+def test_work_handed_in_behind_other_work_makes_nothing_be_lived_again() -> None:
+    board = Board(H200, rewind_s=1.0)
+    jobs = [Job((LOAD,) * 10) for _ in range(4)]
+    board.submit(jobs[0], 0.0)
+    board.advance(0.25)
+    begun = board.now
+    for job in jobs[1:]:
+        board.submit(job, 0.1)
+    assert board.now is begun
+    board.advance(2.0)
+    assert [job.started_s for job in jobs[1:]] == [job.finished_s for job in jobs[:-1]]
+
+
+@settings(deadline=None, max_examples=40)
+@given(seed=st.integers(0, 2**31), gpu_s=st.sampled_from([0.03, 0.1, 0.3]))
+def test_whatever_comes_late_ends_as_if_it_had_come_at_once(seed: int, gpu_s: float) -> None:
+    draw, load = random.Random(seed), replace(LOAD, gpu_s=gpu_s)  # from a queue that is mostly empty to a long one
     happenings: list[tuple[float, float, int]] = []
     at_s = 0.0
     for number in range(40):
@@ -86,7 +100,7 @@ def test_whatever_comes_late_ends_as_if_it_had_come_at_once(seed: int) -> None:
     def lived(order: list[tuple[float, float, int]], *, late: bool) -> tuple[Board, list[Job]]:
         board = Board(H200, seed=seed, rewind_s=3.0)
         board.play(workloads.get("cnn", gpu=H200, seed=seed).phases(), 0.0)
-        jobs = {number: Job((LOAD,), pid=number % 3 + 1) for number in range(40) if number % 5 != 4}
+        jobs = {number: Job((load,), pid=number % 3 + 1) for number in range(40) if number % 5 != 4}
         for happened_s, heard_s, number in order:
             if late:
                 board.advance(heard_s)

@@ -15,6 +15,8 @@ import pytest
 from joulewise.device import nvml_library
 from joulewise.device.node import RunningNode, spawn
 from joulewise.device.nvml import NvmlGpu
+from joulewise.device.nvml_controls import NvmlControls
+from joulewise.device.nvml_reads import SLOW_S
 from joulewise.device.vnvml_layout import Group, VnvmlState
 from joulewise.device.vnvml_looks import Looks
 from joulewise.device.work import Link
@@ -121,6 +123,21 @@ def test_a_simulator_that_stands_still_is_seen_as_it_was(node: RunningNode) -> N
     while card.read().time_s <= stopped_s:  # it is asked again after a while
         assert time.monotonic() < deadline_s
         time.sleep(0.05)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root sets the limits of GPUs")
+def test_a_limit_that_was_set_is_read_within_a_second_of_the_gpu_though_its_simulator_stands_still(
+    node: RunningNode,
+) -> None:
+    card, controls = NvmlGpu.all()[0], NvmlControls.all()[0]
+    assert card.read().power_limit_w == 700.0
+    os.kill(node.pid, signal.SIGSTOP)
+    try:
+        controls.write("power_limit_w", 450.0)
+        card.time.sleep(SLOW_S)
+        assert card.read().power_limit_w == 450.0
+    finally:
+        os.kill(node.pid, signal.SIGCONT)
 
 
 def test_a_simulator_that_was_late_keeps_its_one_connection(node: RunningNode) -> None:

@@ -6,12 +6,15 @@ import itertools
 import math
 import statistics
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from joulewise.core.errors import BadSpec, NoGpu
-from joulewise.core.measurement import SensorTiming
+from joulewise.core.measurement import EnergyReading, SensorTiming
 from joulewise.core.timeline import VirtualTime, WallTime
 from joulewise.monitor import Sampler
 from joulewise.monitor.allowance import Allowance
@@ -218,10 +221,55 @@ def test_nothing_to_sample_and_nonsense_are_refused() -> None:
         Sampler([PlayedGpu(constant(1.0), time=time), PlayedGpu(constant(1.0), time=WallTime())])
 
 
+class HeldUpGpu(PlayedGpu):
+    """Its counter's third call takes a second, since the machine does something else meanwhile."""
+
+    def energy(self) -> EnergyReading:
+        shown = super().energy()
+        return replace(shown, call_s=1.0) if self.calls.energy == 3 else shown
+
+
+def test_one_call_that_the_machine_held_up_does_not_make_the_counter_look_dear() -> None:
+    looks = []
+    for kind in (PlayedGpu, HeldUpGpu):
+        time = VirtualTime()
+        gpu = kind(square(0.7, 120.0, 600.0), time=time, sensors=SLOW_COUNTER)
+        sampler = sampled(gpu, time, until_s=1.0)
+        sampler.opened()
+        for now_s in range(2, 100):
+            sampler.want_counter(sampler.tracks[0])  # an edge a second
+            time.run_until(float(now_s))
+        looks.append(gpu.calls.energy)
+    assert looks[0] > 50
+    assert looks[1] > 0.8 * looks[0]
+
+
 def test_a_budget_refills_with_time_and_keeps_a_reserve() -> None:
     allowance = Allowance(0.01, 0.1, left_s=0.1, now_s=0.0)
     assert allowance.take(0.06, 0.0)
     assert not allowance.take(0.06, 0.0)
     assert not allowance.take(0.03, 0.0, leave=0.5)
     assert allowance.take(0.06, 3.0)
-    assert not allowance.take(0.2, 1e6)
+
+
+def test_what_costs_more_than_the_whole_budget_is_granted_when_it_is_full_and_owed() -> None:
+    allowance = Allowance(0.01, 0.1, left_s=0.09, now_s=0.0)
+    assert not allowance.take(0.2, 0.0)
+    assert allowance.take(0.2, 1.1, leave=0.5)
+    assert not allowance.take(0.001, 11.0)  # 0.1 s are owed, which take 10 s
+    assert allowance.take(0.001, 11.3)
+
+
+@given(
+    costs_s=st.lists(st.tuples(st.floats(1e-6, 1.0), st.floats(0.0, 10.0), st.floats(0.0, 0.9)), max_size=50),
+)
+def test_a_budget_spends_its_share_of_the_time_and_what_it_holds_and_no_more_than_one_call_beyond(
+    costs_s: list[tuple[float, float, float]],
+) -> None:
+    share, most_s = 0.01, 0.1
+    allowance, now_s, spent_s, dearest_s = Allowance(share, most_s, left_s=most_s, now_s=0.0), 0.0, 0.0, 0.0
+    for cost_s, wait_s, leave in costs_s:
+        now_s += wait_s
+        if allowance.take(cost_s, now_s, leave=leave):
+            spent_s, dearest_s = spent_s + cost_s, max(dearest_s, cost_s)
+    assert spent_s <= share * now_s + most_s + dearest_s + 1e-9

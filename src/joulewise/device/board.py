@@ -148,7 +148,7 @@ class Board:
             state.in_force = replace(state.in_force, limit_w=demand.limit_w)
             state.asked = demand
 
-        self._news.happen(at_s, happen)
+        self._happen(at_s, happen)
 
     def hold_below(self, limit_w: float | None, at_s: float) -> None:
         """The board's own controller (BMC) allows no more than ``limit_w``; None: it stays out of it."""
@@ -156,7 +156,7 @@ class Board:
         def happen(state: State) -> None:
             state.in_force = replace(state.in_force, bmc_limit_w=limit_w)
 
-        self._news.happen(at_s, happen)
+        self._happen(at_s, happen)
 
     def reload(self, at_s: float) -> None:
         """The driver starts afresh: nothing is asked any more, and the default is in force at once."""
@@ -166,17 +166,22 @@ class Board:
             state.in_force = Demand(bmc_limit_w=state.in_force.bmc_limit_w)  # which is not the driver's
             state.arriving = ()
 
-        self._news.happen(at_s, happen)
+        self._happen(at_s, happen)
 
     def submit(self, job: Job, at_s: float) -> None:
         """Queue ``job``; its process becomes resident. It starts when what was queued before is done."""
 
         def happen(state: State) -> None:
+            if not (state.queue and job.pid in state.residents):
+                self.interrupt()  # behind other work it makes no difference yet
             job.started_s = job.finished_s = job.energy_j = None  # it may be lived again
             state.residents = {job.pid: 0, **state.residents}
             state.queue = (*state.queue, job)
 
-        self._news.happen(at_s, happen)
+        # Behind work that was there at the time and is not done yet, it has made none up to now.
+        queue, job.queued_s = self.state.queue, at_s
+        unfelt = bool(queue) and queue[-1].queued_s <= at_s and job.pid in self.state.residents
+        self._news.happen(at_s, happen, unfelt=unfelt)
 
     def attach(self, pid: int, memory_bytes: int, at_s: float) -> None:
         """A process holds ``memory_bytes`` on the GPU from now on, and keeps its clocks up."""
@@ -184,7 +189,7 @@ class Board:
         def happen(state: State) -> None:
             state.residents = {**state.residents, pid: memory_bytes}
 
-        self._news.happen(at_s, happen)
+        self._happen(at_s, happen)
 
     def detach(self, pid: int, at_s: float) -> None:
         """A process is gone, and its work with it."""
@@ -197,11 +202,11 @@ class Board:
                     state.playing, state.remaining = None, 1.0
             take_back(state, [job for job in state.queue if job.pid == pid])
 
-        self._news.happen(at_s, happen)
+        self._happen(at_s, happen)
 
     def withdraw(self, jobs: Collection[Job], at_s: float) -> None:
         """Take back jobs that are not done; one that is under way is broken off."""
-        self._news.happen(at_s, lambda state: take_back(state, jobs))
+        self._happen(at_s, lambda state: take_back(state, jobs))
 
     def play(
         self,
@@ -222,6 +227,15 @@ class Board:
         self._playlist, self._on_step = Playlist(phases, pid), on_step
         self.state.played, self.state.plays = 0, True
         self._news.start_over()
+
+    def _happen(self, at_s: float, change: Callable[[State], None]) -> None:
+        """Let ``change`` end the stretch under way at ``at_s``."""
+
+        def happen(state: State) -> None:
+            self.interrupt()
+            change(state)
+
+        self._news.happen(at_s, happen)
 
     def interrupt(self) -> None:
         """Close the books of the present stretch at ``time_s``; a new one will begin."""

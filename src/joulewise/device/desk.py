@@ -156,14 +156,14 @@ class Desk:
 
     def next_s(self) -> float:
         """When the next piece of work that somebody waits for is expected to be done."""
-        return min(
-            (
-                self._gpus[index].board.expected_s(job)
-                for client in self._clients.values()
-                for _, index, job in client.waiting
-            ),
-            default=float("inf"),
-        )
+        soonest_s = float("inf")
+        for client in self._clients.values():
+            seen: set[int] = set()
+            for _, index, job in client.waiting:
+                if index not in seen:  # a GPU does a client's work in the order in which it came
+                    seen.add(index)
+                    soonest_s = min(soonest_s, self._gpus[index].board.expected_s(job))
+        return soonest_s
 
     def complete(self, selector: selectors.BaseSelector) -> None:
         """Tell clients what is done by now."""

@@ -64,7 +64,10 @@ def parse(text: str) -> Spec:
     rest = rest.strip()
     if backend not in BACKENDS:
         known = ", ".join(BACKENDS)
-        raise BadSpec(f"GPU specification {text!r} names no backend ({known}); {_EXAMPLES}")
+        # A bare number, as other tools take it, or a bare model.
+        meant = "" if colon else f"'nvml:{text}'" if text[:1].isdigit() else f"'sim:{text}' for a virtual one"
+        way = f"write {meant}; or else {_EXAMPLES.removeprefix('write ')}" if meant else _EXAMPLES
+        raise BadSpec(f"GPU specification {text!r} names no backend ({known}); {way}")
     if colon and not rest:
         raise BadSpec(f"GPU specification {text!r} ends after the colon; {_EXAMPLES}")
     if backend == "replay":

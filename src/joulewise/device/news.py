@@ -41,17 +41,23 @@ class News:
         self._log.clear()
         self._checkpoints = [replace(self._board.state)]
 
-    def happen(self, at_s: float, change: Callable[[State], None]) -> None:
-        """Let ``change`` happen at ``at_s``, be that now, soon or a moment ago."""
+    def happen(self, at_s: float, change: Callable[[State], None], *, unfelt: bool = False) -> None:
+        """Let ``change`` happen at ``at_s``, be that now, soon or a moment ago.
+
+        ``unfelt`` says that everything up to the present is the same with it and without it, as with work that queues
+        behind work: then nothing is lived again, which on a busy machine would cost more and more.
+        """
         board = self._board
         now_s = board.time_s
         late = at_s < now_s and self._rewind_s > 0
-        if not late:
+        if not late or unfelt:
             self._apply(at_s, change)
         if self._rewind_s > 0:
             at_s = max(at_s, self._checkpoints[0].time_s)
             insort(self._log, (at_s, next(self._order), change), key=lambda news: news[:2])
-        if late:
+        if late and unfelt:
+            self._forget_after(at_s)
+        elif late:
             self._live_again(at_s, now_s)
 
     def boundary(self) -> None:
@@ -74,15 +80,18 @@ class News:
 
     def _apply(self, at_s: float, change: Callable[[State], None]) -> None:
         self._board.advance(at_s)
-        self._board.interrupt()
         change(self._board.state)
 
     def _live_again(self, from_s: float, until_s: float) -> None:
         """Go back to the last checkpoint before ``from_s``, and live from there with all the news."""
-        while self._checkpoints[-1].time_s > from_s:
-            self._checkpoints.pop()
+        self._forget_after(from_s)
         since = self._checkpoints[-1]
         self._board.restore(since)
         for at_s, _, change in [news for news in self._log if news[0] >= since.time_s]:
             self._apply(at_s, change)
         self._board.advance(until_s)
+
+    def _forget_after(self, time_s: float) -> None:
+        """Checkpoints after ``time_s`` know nothing of what happened then."""
+        while self._checkpoints[-1].time_s > time_s:
+            self._checkpoints.pop()

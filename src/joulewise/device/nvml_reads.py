@@ -199,9 +199,10 @@ class NvmlReads:
         values, time_s, _ = self.dated(lambda: self._ask(nvml, handle, self._fast))
         if not values:
             raise GpuLost(f"{self._uuid} answers every question with an error; see 'nvidia-smi'")
-        if time_s >= self._slow_due_s:
+        now_s = self._time.now_s()  # what a simulator that is late has shown may be older
+        if now_s >= self._slow_due_s:
             self._slow_values = self._ask(nvml, handle, self._slow)
-            self._slow_due_s = time_s + SLOW_S
+            self._slow_due_s = now_s + SLOW_S
         return Reading(time_s, **values, **self._slow_values)
 
     def energy(self) -> EnergyReading:

@@ -22,6 +22,8 @@ class Job:
     pid: int = 0
     start_s: float = -math.inf
     """Not before this moment."""
+    queued_s: float = math.inf
+    """When it was handed in."""
     started_s: float | None = None
     finished_s: float | None = None
     energy_j: float | None = None

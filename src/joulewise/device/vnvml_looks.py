@@ -26,7 +26,8 @@ T = TypeVar("T")
 
 _LONGEST_WALL_S = 0.1  # for a simulator to answer; on a loaded machine it needs some milliseconds
 _AGAIN_WALL_S = 1.0  # after it did not: what is published all the same is dated too
-_TRIES = 3  # values are shown anew every 20 ms, so two looks on end are rarely disturbed
+# Values are shown anew every 20 ms, so two looks on end are rarely disturbed: on a loaded machine, one in ten is.
+_TRIES = 10
 
 
 class Looks:

@@ -30,6 +30,8 @@ from joulewise.core.errors import BadSpec, GpuLost, JoulewiseError
 
 ENVIRONMENT = "JOULEWISE_VNVML"
 SOCKET = "work.sock"
+MOST_AHEAD = 128
+"""Pieces of work on their way, beyond those that were asked for: answers to more of them may fill a socket."""
 _FIELDS = ("gpu_s", "sm_share", "dynamic_w", "host_s", "dram_share", "sharpness", "static_part")
 _WHOSE = ("CUDA_", "SLURM_", "LOCAL_", "RANK", "WORLD_SIZE", "NVIDIA_VISIBLE_DEVICES")
 
@@ -109,11 +111,13 @@ class Link:
     def launch(self, load: Work, gpu: int = 0, *, ahead: int = 2) -> None:
         """Hand in ``load`` and return when no more than ``ahead`` pieces are on their way, as a real GPU's queue does.
 
-        So the GPU has work while the caller computes, and delays of the caller's own machine do not show.
+        So the GPU has work while the caller computes, and delays of the caller's own machine do not show. Those do not
+        get shorter where the GPU lives faster than the wall: it is handed so many times as many pieces ahead then
+        (``MOST_AHEAD`` at most), which last as long by the wall's clock as ``ahead`` of them do in real time.
         """
         self._back.clear()  # what follows begins when it is handed in, or when the GPU gets to it
         self._launched.append(self.send({"op": "work", "gpu": gpu, "wall_s": time.monotonic(), **_plain(load)}))
-        while len(self._launched) > ahead:
+        while len(self._launched) > max(ahead, min(ahead * self.speed, MOST_AHEAD)):
             self.finish(self._launched.popleft())
 
     def wait(self) -> None:

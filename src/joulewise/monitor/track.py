@@ -33,6 +33,7 @@ HISTORY_S = 20.0
 """How far before a short window readings still say what the load is like."""
 SLOW_CALL_S = 1e-4
 """A counter call above this is too slow for the thread that is being measured (3.45 ms on an H200)."""
+_LATE_CALL = 4.0  # times what calls cost: one that takes longer was held up by the machine, and is taken for this
 
 _log = logging.getLogger("joulewise")
 
@@ -170,7 +171,8 @@ class Track:
                 return None
             self.seen_s = shown.time_s + shown.call_s
             # The cost of a call differs from call to call; one hung call must not make all look slow.
-            self.counter_call_s += 0.2 * (shown.call_s - self.counter_call_s)
+            call_s = min(shown.call_s, max(_LATE_CALL * self.counter_call_s, SLOW_CALL_S))
+            self.counter_call_s += 0.2 * (call_s - self.counter_call_s)
             if self._shown_j is not None and shown.energy_j < self._shown_j:
                 self._bridge(shown)
             self._shown_j = shown.energy_j
