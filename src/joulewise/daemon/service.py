@@ -13,8 +13,7 @@ import time as clock
 import traceback
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache, partial
-from importlib import metadata
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +27,7 @@ from joulewise.core.errors import (
     Unsupported,
 )
 from joulewise.core.timeline import TimeSource
+from joulewise.core.version import VERSION
 from joulewise.daemon import rights, standing
 from joulewise.daemon.audit import Audit
 from joulewise.daemon.book import Book, Client, Held, Stage
@@ -91,7 +91,7 @@ class Service:
         self.stopping = False
         self.connections: Callable[[], int] = lambda: 0
         """How many clients there are, for whoever serves them to tell."""
-        self.version = _version()
+        self.version = VERSION
         self._stations = {station.uuid: station for station in stations}
         self._grants = grants
         self._audit = audit
@@ -570,11 +570,3 @@ def _resident_bytes() -> int | None:
     except (OSError, ValueError, IndexError):
         return None
     return pages * resource.getpagesize()
-
-
-@cache
-def _version() -> str:
-    try:
-        return metadata.version("joulewise")
-    except metadata.PackageNotFoundError:
-        return "unknown"
