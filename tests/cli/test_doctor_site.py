@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -26,10 +27,7 @@ from joulewise.device.node import NodeClient, RunningNode, spawn
 from joulewise.device.saved import Entry, Saved
 from tests.daemon.running import RunningDaemon, running_daemon
 
-pytestmark = [
-    pytest.mark.alone,
-    pytest.mark.skipif(os.geteuid() != 0, reason="only root can be the site, and become somebody else"),
-]
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be the site, and become somebody else")
 
 ANYONE, OTHER = 12345, 12346
 SIX = "sim:h200*6"
@@ -78,8 +76,12 @@ def breaker(node: RunningNode) -> Iterator[NodeClient]:
 
 
 @pytest.fixture(scope="module")
-def daemon(node: RunningNode, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
-    with running_daemon(node, tmp_path_factory.mktemp("daemon")) as running:
+def daemon(node: RunningNode) -> Iterator[RunningDaemon]:
+    # Not in pytest's folder, which every session that begins closes to other users again.
+    with (
+        tempfile.TemporaryDirectory(prefix="joulewise-site-") as folder,
+        running_daemon(node, Path(folder)) as running,
+    ):
         yield running
 
 

@@ -10,6 +10,9 @@ from joulewise.cli.keeping import Keeping, facts_of
 from joulewise.core.errors import NotKept
 from joulewise.core.event import Began, Finished
 from joulewise.core.measurement import Reading
+from joulewise.report.figures import Beyond
+from joulewise.report.kept_run import KeptRun
+from joulewise.report.story import Story
 from joulewise.report.summaries import Summaries
 from joulewise.store import Database, SqliteStore, views
 from joulewise.store.thinned import Thinned
@@ -160,3 +163,16 @@ def test_an_end_is_written_even_where_readings_cannot_be(store):
     kept.begin()
     assert kept.end(30.0, "ended", MEASURED) == "this run is not kept: no room"
     assert isinstance(views.one(store.tables, "run").finished, Finished)
+
+
+def test_what_a_dry_run_would_set_is_kept_with_it_and_says_how_to_come_by_it(store):
+    kept = a_keeping(store, tuned=lambda: None)
+    kept.begin()
+    advised = "would set power limit 675 W: −2.0 % ± 1.7 % energy, +1.6 % ± 1.1 % time expected"
+    assert kept.end(30.0, "ended", MEASURED, advised=advised) is None
+    summaries = Summaries(store)
+    (told,), _ = summaries.page()
+    assert told.headline.startswith(f"{advised}; 400.00 ± 0.30 kJ")
+    assert (told.tuned, told.saved_j) == (False, None)
+    run = KeptRun.of(store, told, Story.of([event for _, event in store.journal("run").read()]))
+    assert "<h2>What to do next</h2>" in run.page(Beyond())

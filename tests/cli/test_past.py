@@ -8,6 +8,7 @@ from joulewise.core.event import Began, Finished
 from joulewise.report.claim import Claim, percent
 from joulewise.report.story import Story
 from joulewise.store import Database, Memory, SqliteJournal
+from joulewise.store.views import measured_stream
 from tests.cli import made_up
 
 
@@ -44,13 +45,22 @@ def test_runs_are_listed_latest_first_with_what_they_saved(capsys):
     keep("first")
     keep("second", finished=False)
     out, _ = history(capsys=capsys)
-    second, first, said = out.splitlines()[1:]
-    assert said.startswith("± is half of a 95 % interval")
-    assert first.startswith("first")
-    assert "%" in first
-    assert "H200" in first
-    assert "python train.py" in first
-    assert "running, or killed" in second
+    heads, second, first, said, more = out.splitlines()
+    titles = ["run (begun, UTC)", "took", "saved", "slower", "GPU", "command"]  # of joules nobody knows
+    assert re.split("  +", heads) == titles
+    assert said.endswith("± is half of a 95 % interval")
+    assert "'joulewise report RUN'" in more
+    assert re.fullmatch(r"first +6 min \d+ s +7\.\d % ± \d\.\d+ % +\S+ % ± \S+ % +H200 +python train.py.*", first)
+    assert re.match(r"second .* running +H200 ", second)
+
+
+def test_of_a_long_command_the_list_shows_what_there_is_room_for(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    facts = {"command": ["/opt/venv/bin/python", "train.py", "x" * 80], "gpu_names": ["NVIDIA H200"], "tuned": False}
+    SqliteJournal(Database(), "plain").append(Began(0.0, "plain", facts))
+    row = history(capsys=capsys)[0].splitlines()[1]
+    assert re.search(r"H200  python train.py x+…$", row)
+    assert len(row) <= 60
 
 
 def test_the_list_as_json_has_every_number(capsys):
@@ -66,6 +76,20 @@ def test_one_run_is_told_chapter_by_chapter(capsys):
     out, _ = history("fi", capsys=capsys)
     assert out.startswith("first: saved ")
     assert "verified: at most 2 % slower" in out
+
+
+def test_a_tuned_trial_says_what_it_used_in_all_and_to_which_job_it_belongs(capsys):
+    series = {"job": "nightly", "trial": 3, "batch_size": 64, "recurrence": "r3"}
+    for event in made_up.run("first", hold=60, series=series):
+        SqliteJournal(Database(), "first").append(event)
+    measured = {"energy_j": 2e5, "energy_error_j": 300.0, "duration_s": 400.0, "exit_code": None}
+    SqliteJournal(Database(), measured_stream("first")).append(Finished(400.0, "trial 3", {"measured": measured}))
+    headline, command, used, job = history("first", capsys=capsys)[0].splitlines()[:4]
+    assert headline.startswith("first: saved ")
+    assert command.startswith("  python train.py")
+    assert used == "  used 200.00 ± 0.30 kJ in 6 min 40 s in all"
+    assert job == "  a trial of nightly at batch size 64; see 'joulewise recur status'"
+    assert "200 kJ" in history(capsys=capsys)[0].splitlines()[1].replace("200.0 ", "200 ")
 
 
 def test_a_report_can_be_written_once_more(home, capsys):
@@ -126,7 +150,7 @@ def test_list_run_report_and_what_was_learnt_say_the_same_figures(home, capsys):
     Memory(Database()).keep("f" * 16, "GPU-1234", "NVIDIA H200", {"energy_change": -0.5, "energy_change_error": 0.1})
     claim = Claim.of(Story.of(event for _, event in SqliteJournal(Database(), "first").read()))
     energy = percent(-claim.energy_change, claim.energy_half)
-    assert f"−{energy}" in history(capsys=capsys)[0]
+    assert f"  {energy}" in history(capsys=capsys)[0]
     assert energy in history("first", capsys=capsys)[0]
     assert energy in history("--learnt", capsys=capsys)[0]
     assert not re.search(r"\b50(\.0)? ?%", history("--learnt", capsys=capsys)[0])
@@ -167,11 +191,12 @@ def test_runs_that_were_only_measured_are_listed_with_what_they_used(capsys):
     measured = {"energy_j": 4e5, "energy_error_j": 300.0, "duration_s": 1000.0, "exit_code": 0, "gpus": []}
     journal = SqliteJournal(Database(), "plain")
     journal.append(Began(0.0, "plain", facts))
-    assert "running, or killed" in history(capsys=capsys)[0].splitlines()[1]
+    assert " running " in history(capsys=capsys)[0].splitlines()[1]
     journal.append(Finished(1000.0, "ended", {"measured": measured}))
     row = history(capsys=capsys)[0].splitlines()[1]
-    assert re.search(r"plain .* 400(\.\d+)? kJ +16 min 40 s +H200 +python serve.py", row)
-    assert history("plain", capsys=capsys)[0] == "plain: 400.00 ± 0.30 kJ in 16 min 40 s, 400 W on average\n"
+    assert re.match(r"plain +16 min 40 s +400(\.\d+)? kJ +H200 +python serve.py", row)
+    headline = "plain: 400.00 ± 0.30 kJ in 16 min 40 s, 400 W on average"
+    assert history("plain", capsys=capsys)[0] == f"{headline}\n  python serve.py  on H200\n"
     plain, tuned = json.loads(history("--json", capsys=capsys)[0])
     assert (plain["measured"], tuned["measured"]) == (measured, None)
     assert json.loads(history("plain", "--json", capsys=capsys)[0])["measured"] == measured

@@ -70,6 +70,12 @@ def test_the_first_recurrence_runs_the_default_and_says_what_it_took(recur):
     assert trial["energy_j"] > 0
     (told,) = recur.history()
     assert (told["batch_size"], told["outcome"], told["epochs"]) == (16, "reached", 5)
+    listed = subprocess.run(
+        [PYTHON, "-m", "joulewise", "history", "--json"], env=recur.environ, capture_output=True, text=True, check=True
+    )
+    (kept,) = json.loads(listed.stdout)  # a run like any other
+    assert (kept["run"], kept["facts"]["series"]["job"]) == (trial["run"], "nightly")
+    assert kept["measured"]["energy_j"] >= trial["energy_j"]
 
 
 def test_a_pattern_on_the_output_needs_no_line_in_the_script(recur):

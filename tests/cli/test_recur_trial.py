@@ -7,6 +7,8 @@ import pytest
 from joulewise.cli.recur_trial import Ended, Terms, tried
 from joulewise.core.measurement import Outcome
 from joulewise.core.series import EpochCost
+from joulewise.report.summaries import State, Summaries
+from joulewise.store import open_store, views
 from joulewise.tune.desk import LEASE_S, Desk, Standing
 from joulewise.tune.series import CRASHED
 from tests.cli.shell_trials import JOB, PLATFORM, WAITS, desk, tells, terms
@@ -42,6 +44,42 @@ def test_at_its_target_it_is_stopped_and_its_epochs_and_joules_are_counted(usual
     assert ended.duration_s > 0
     assert ended.energy_j > 0
     assert (ended.exit_code, ended.notes, ended.hopeless) == (128 + 15, (), None)
+
+
+def test_it_is_kept_as_a_run_with_its_joules_and_readings_and_where_it_belongs(recording, tmp_path):
+    with terms(recording, database=f"{tmp_path}/runs.db") as made:
+        ended = run(f"{tells(0.1)}; sleep 1.2; {tells(0.1, 0.6)}; {WAITS}", made)
+    store = open_store(f"{tmp_path}/runs.db")
+    (told,), _ = Summaries(store).page()
+    assert (told.name, told.state, told.tuned) == (ended.run, State.FINISHED, False)
+    assert told.energy_j == pytest.approx(ended.energy_j + ended.before_j)
+    assert told.duration_s == pytest.approx(ended.duration_s + ended.before_s)
+    # It was we who ended it, at its target: its SIGTERM is no fault of the training's.
+    assert (told.exit_code, "exit code" in told.headline) == (None, False)
+    kept = views.one(store.tables, told.name)
+    assert kept.finished.why == "trial 0 at batch size 16: reached"
+    assert kept.facts["series"] == {"job": "nightly", "trial": 0, "batch_size": 16, "recurrence": "r1"}
+    (uuid,) = store.readings().gpus(told.name)
+    assert len(store.readings().read(told.name, uuid).time_s) >= 2
+    store.close()
+
+
+def test_one_that_fails_by_itself_is_kept_with_its_exit_code(recording, tmp_path):
+    with terms(recording, database=f"{tmp_path}/runs.db") as made:
+        run("exit 3", made)
+    store = open_store(f"{tmp_path}/runs.db")
+    (told,), _ = Summaries(store).page()
+    assert told.exit_code == 3
+    store.close()
+
+
+@pytest.mark.parametrize("database", ["mysql://x", "/proc/none/runs.db"])
+def test_a_store_that_cannot_be_written_is_a_line_and_the_trial_goes_on(database, recording, capfd):
+    with terms(recording, database=database) as made:
+        ended = run(f"{tells(0.6)}; {WAITS}", made)
+    assert (ended.outcome, ended.run) == (Outcome.REACHED, None)
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("joulewise: ")]
+    assert line.startswith("joulewise: this run is not kept: ")
 
 
 def test_it_may_go_on_to_its_own_end(recording):

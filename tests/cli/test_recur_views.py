@@ -105,20 +105,11 @@ def test_the_first_recurrence_says_nothing_about_saving_yet():
     assert len(lines) == 2
 
 
-@given(st.floats(-2, 1), st.floats(1e-3, 2) | st.none())
-def test_what_was_saved_is_less_or_more_with_its_interval_and_never_a_sign(saved, error):
-    line = views.summary_lines(JOB, replace(SUMMARY, saved=saved, saved_error=error))[-2]
-    assert (" less than " in line) == (saved >= 0)
-    assert f"{abs(saved) * 100:.1f} %" in line
-    assert ("±" in line) == (error is not None)
-    assert "-" not in line
-
-
 def test_what_learning_has_cost_is_never_below_nothing():
     (line,) = [
         line for line in views.summary_lines(JOB, replace(SUMMARY, learning_cost=-0.3)) if "learning has" in line
     ]
-    assert line == "learning has cost 0.0 runs of the best"
+    assert line == "learning has cost about 0.0 runs of the best"
 
 
 @pytest.mark.parametrize(

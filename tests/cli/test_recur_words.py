@@ -42,7 +42,7 @@ DONE = recurrence(trial(Outcome.STOPPED_EARLY, 8, notes=("too dear",)), trial(Ou
 
 
 def test_the_result_comes_first_with_what_all_trials_took_and_then_why():
-    first, why, before, *rest = words.lines(DONE, JOB, SUMMARY, virtual=True)
+    first, why, before, *rest = words.lines(DONE, JOB, SUMMARY, [], virtual=True)
     assert first == "nightly #3: reached val_acc 0.5 in 3 epochs at batch size 32: 18.00 kJ in 1 min 00 s (virtual)"
     assert why == "why 32"
     assert before == "before it: batch size 8 stopped after 3 epochs (too dear)"
@@ -51,7 +51,7 @@ def test_the_result_comes_first_with_what_all_trials_took_and_then_why():
 
 
 def test_without_a_summary_the_rest_is_said_all_the_same():
-    first, *rest = words.lines(recurrence(trial(Outcome.REACHED, 16, epochs=1)), JOB, None, virtual=False)
+    first, *rest = words.lines(recurrence(trial(Outcome.REACHED, 16, epochs=1)), JOB, None, [], virtual=False)
     assert first == "nightly: reached val_acc 0.5 in 1 epoch at batch size 16: 9.000 kJ in 30.0 s"
     assert len(rest) == 2
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from joulewise.core.event import Began, Finished, Shifted
+from joulewise.core.event import Began, Finished, Shifted, to_json
 from joulewise.core.marks import start_of
 from joulewise.core.plain import plain
 from joulewise.report.claim import Claim
@@ -239,6 +239,52 @@ def test_folding_is_put_off_when_there_is_much_of_it_and_comes_to_the_same(store
     assert {told.name: told.saved_j for told in hasty.page()[0]} == {
         name: pytest.approx(claim.saved_j) for name, claim in claims.items()
     }
+
+
+def test_a_long_list_of_new_runs_is_taken_in_bit_by_bit_the_latest_first(tmp_path, clock):
+    store = SqliteStore(Database(tmp_path / "joulewise.db"))
+    rows = [
+        (f"run-{number:04d}", place, type(event).__name__, 1.7e9 + number + 0.1 * place, to_json(event))
+        for number in range(600)
+        for place, event in enumerate(
+            (
+                Began(5.0, "x", {"tuned": False, "unix_s": 1.7e9 + number}),
+                Finished(9.0, "ended", {"measured": MEASURED}),
+            ),
+            start=1,
+        )
+    ]
+    store.journal("first").append(Began(5.0, "first", {"tuned": False, "unix_s": 1.6e9}))  # makes the tables
+    with store.database.writing() as connection:
+        connection.executemany("INSERT INTO events (stream, id, kind, at, event) VALUES (?, ?, ?, ?, ?)", rows)
+    store.tables.change("UPDATE events SET at = 1.6e9 WHERE stream = 'first'", {})
+    hasty = Summaries(store, fresh_s=0.0, patience_s=0.0, now=clock)
+    some, total = hasty.page(most=10)
+    assert [told.name for told in some] == [f"run-{number:04d}" for number in range(599, 589, -1)]
+    assert total < 601
+    assert hasty.behind
+    assert not hasty.refresh()
+    looks = 0
+    while not hasty.refresh():
+        looks += 1
+        assert looks < 601
+    assert looks > 3
+    assert (hasty.totals().runs, hasty.behind) == (601, False)
+    store.close()
+
+
+def test_whoever_asks_while_another_folds_is_answered_out_of_what_is_there(tmp_path, clock, monkeypatch):
+    store = SqliteStore(Database(tmp_path / "joulewise.db"))
+    plain_run(store, "a")
+    summaries = Summaries(store, fresh_s=0.0, now=clock)
+    assert summaries.page()[1] == 1
+    plain_run(store, "b")
+    monkeypatch.setattr("joulewise.report.summaries.WAIT_S", 0.01)
+    with summaries._lock:  # as while somebody else folds a journal of a million events
+        assert summaries.page()[1] == 1
+        assert summaries.totals().runs == 1
+    assert summaries.page()[1] == 2
+    store.close()
 
 
 def test_a_forgotten_run_is_gone_from_list_and_totals(store, summaries):

@@ -10,14 +10,17 @@ from __future__ import annotations
 import errno
 import importlib
 import logging
+import shutil
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
 
+from joulewise.cli.help import ReadableCommand, ReadableGroup, usage
 from joulewise.cli.plain import speak_plainly
 from joulewise.core.errors import BadSpec, JoulewiseError, OutOfRange
 
@@ -25,12 +28,17 @@ FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
+_MEASURE, _LOOK, _MACHINE, _SHARE = "Measure and tune", "Look", "This machine", "Shared nodes and clusters"
+
+
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """Where a verb lives and what it is for. ``takes_command``: the rest of the line is somebody's command."""
+    """Where a verb lives, among which it is named, and what it is for. ``takes_command``: the rest of the line is
+    somebody's command."""
 
     module: str
     name: str
+    panel: str
     help: str
     takes_command: bool = False
 
@@ -42,48 +50,80 @@ class Verb:
             command.name = called
             return command
         settings = {"allow_interspersed_args": False} if self.takes_command else {}
-        alone = typer.Typer(add_completion=False, rich_markup_mode="rich")
-        alone.command(called, context_settings=settings)(found)
+        alone = typer.Typer(add_completion=False)
+        alone.command(called, cls=ReadableCommand, context_settings=settings)(found)
         return typer.main.get_command(alone)
 
 
 VERBS = {
-    "run": Verb("run", "run", "Measure a command, or tune it: joules, watts, seconds, error bars.", takes_command=True),
-    "recur": Verb("recur", "app", "Learn the best batch size and power setting of a training that returns."),
-    "top": Verb("top", "top", "Watch GPUs: power, clocks, heat, joules."),
-    "doctor": Verb("doctor", "doctor", "Say what can be measured and set here, and what to do about each no."),
-    "history": Verb("past", "history", "Say which runs were tuned, what each saved, and what was learnt."),
-    "report": Verb("report", "report", "Write the report of a run, or of how two differ: HTML, a picture, JSON."),
-    "verify": Verb("verify", "verify", "Recompute a report's saving from the journal of its run."),
-    "estimate": Verb("estimate", "estimate", "Say what tuning would save in a fleet, from its DCGM history."),
-    "sim": Verb("sim", "sim", "Run a command against virtual GPUs.", takes_command=True),
-    "leases": Verb("leases", "leases", "Say who holds which knob of which GPU, and until when."),
-    "restore": Verb("restore", "restore", "Put back what leases had set, with the daemon alive or dead."),
-    "grant": Verb("grant", "app", "Give a user the right to set GPUs for a while, or take it back."),
-    "stand": Verb("stand", "stand", "Keep clocks locked between leases, for good."),
-    "daemon": Verb("daemon", "daemon", "Hold the leases of this node, for users who may."),
-    "serve": Verb("serve", "app", "Show runs, GPUs, plans and clusters in a browser; metrics; an API."),
-    "plan": Verb("plan", "app", "Plan the clocks of one iteration of a pipeline: less energy at the same speed."),
-    "cluster": Verb("cluster", "app", "Share the GPUs and joules of a cluster among its jobs."),
-    "model": Verb("model", "app", "Fit, list and show the laws of GPU models."),
+    "run": Verb("run", "run", _MEASURE, "Measure a command; with --tune, make it spend less.", takes_command=True),
+    "recur": Verb("recur", "app", _MEASURE, "Learn the best batch size and setting of a training that returns."),
+    "plan": Verb("plan", "app", _MEASURE, "Plan the clocks of one iteration of a pipeline."),
+    "top": Verb("top", "top", _LOOK, "Watch GPUs: power, clocks, heat, joules."),
+    "history": Verb("past", "history", _LOOK, "List the runs: what each used and saved; what was learnt."),
+    "report": Verb("report", "report", _LOOK, "Write a run as a page or a picture; compare two runs."),
+    "verify": Verb("verify", "verify", _LOOK, "Recompute a report's saving from the run's journal."),
+    "serve": Verb("serve", "app", _LOOK, "Show all of it in a browser; metrics; an API."),
+    "estimate": Verb("estimate", "estimate", _LOOK, "Say what tuning would save in a fleet, from its DCGM history."),
+    "doctor": Verb("doctor", "doctor", _MACHINE, "Say what can be measured and set here, and what to do if not."),
+    "sim": Verb("sim", "sim", _MACHINE, "Run a command against virtual GPUs.", takes_command=True),
+    "model": Verb("model", "app", _MACHINE, "Fit, list and show the laws of GPU models."),
+    "cluster": Verb("cluster", "app", _SHARE, "Share the GPUs and joules of a cluster among its jobs."),
+    "daemon": Verb("daemon", "daemon", _SHARE, "Set this node's GPUs for users who may, and put them back."),
+    "grant": Verb("grant", "app", _SHARE, "Give a user the right to set GPUs for a while, or take it back."),
+    "leases": Verb("leases", "leases", _SHARE, "Say who holds which knob of which GPU, and until when."),
+    "restore": Verb("restore", "restore", _SHARE, "Put back what leases had set, with the daemon alive or dead."),
+    "stand": Verb("stand", "stand", _SHARE, "Keep clocks locked between leases, for good."),
 }
 
 
-class Verbs(TyperGroup):
+_OTHER_WORDS = {
+    "tune": "run --tune -- COMMAND",
+    "measure": "run -- COMMAND",
+    "profile": "run -- COMMAND",
+    "monitor": "top",
+    "watch": "top",
+    "runs": "history",
+    "list": "history",
+    "dashboard": "serve",
+    "ui": "serve",
+}
+
+
+def _meant(word: str) -> str | None:
+    """What somebody meant who gave this as a verb; None where that cannot be told."""
+    if word in _OTHER_WORDS:
+        return f"write 'joulewise {_OTHER_WORDS[word]}'"
+    if not word.startswith("-") and (shutil.which(word) or Path(word).is_file()):
+        return f"to measure that command, write 'joulewise run -- {word} …'"
+    return None
+
+
+class Verbs(ReadableGroup):
     """The verbs, each imported when it is called; help and completion know only its name and one line."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         for name, verb in VERBS.items():
-            self.add_command(TyperCommand(name, help=verb.help))
+            self.add_command(TyperCommand(name, help=verb.help, rich_help_panel=verb.panel))
+
+    def get_params(self, ctx: Any) -> Any:
+        """Its flags. Completion that can be installed need not be shown, too: that is for packagers."""
+        found: list[Any] = super().get_params(ctx)
+        for each in found:
+            if each.name == "show_completion":
+                each.hidden = True
+        return found
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The verb that is called, imported."""
+        """The verb that is called, imported. BadSpec, with the way out, for a word that means another."""
+        if args[0] not in VERBS and not ctx.resilient_parsing and (meant := _meant(args[0])):
+            raise BadSpec(f"no verb is called {args[0]!r}; {meant}")
         name, _, rest = super().resolve_command(ctx, args)
         return name, VERBS[name].load(name) if name else None, rest
 
 
-app = typer.Typer(cls=Verbs, rich_markup_mode="rich", pretty_exceptions_enable=False)
+app = typer.Typer(cls=Verbs, pretty_exceptions_enable=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +172,11 @@ def root(
 ) -> None:
     """Spend fewer joules on deep-learning training, and prove what was saved.
 
-    Try it without a GPU:  [bold]joulewise run --gpu sim:h200 -- python examples/train_virtual.py[/bold]
+      joulewise run -- python train.py
+      joulewise run --tune --report report.html -- python train.py
+      joulewise run --gpu sim:h200 -- python examples/train_virtual.py
+
+    The last one needs no GPU, nor does any verb with --gpu sim:h200.
     """
     ctx.obj = Talk(quiet, verbose)
     level = logging.ERROR if quiet else logging.DEBUG if verbose else logging.WARNING
@@ -159,6 +203,17 @@ def say(ctx: typer.Context, message: str) -> None:
 def exit_code_of(error: JoulewiseError) -> int:
     """2 when asking differently would help, 1 when it was tried and failed."""
     return BAD_INPUT if isinstance(error, (BadSpec, OutOfRange)) else FAILED
+
+
+def _see(error: Any, args: list[str] | None) -> str:
+    """Where it is said how a verb is called that was called wrongly; how, where a word is missing."""
+    context = getattr(error, "ctx", None)
+    if context is None:  # the library does not always say of which verb it speaks
+        verb = next((word for word in (sys.argv[1:] if args is None else args) if not word.startswith("-")), "")
+        return f"see 'joulewise{f' {verb}' if verb in VERBS else ''} --help'"
+    missing = getattr(getattr(error, "param", None), "param_type_name", "") == "argument"
+    how = f"write '{usage(context.command, context)}', " if missing else ""
+    return f"{how}see '{context.command_path} --help'"
 
 
 def main(args: list[str] | None = None) -> None:
@@ -191,6 +246,5 @@ def main(args: list[str] | None = None) -> None:
         message = error.format_message().strip().rstrip(".")
         code = BAD_INPUT if message else 0  # without one it has shown its help, as a group of verbs does by itself
         if message:
-            context = getattr(error, "ctx", None)
-            complain(f"{message}; see '{context.command_path if context else 'joulewise'} --help'")
+            complain(f"{message}; {_see(error, args)}")
     sys.exit(code if isinstance(code, int) else 0)

@@ -6,8 +6,6 @@ One file a verb: ``up`` schedules a live cluster, ``submit``, ``status``, ``cap`
 
 from __future__ import annotations
 
-import typer
-
 from joulewise.cli import (
     cluster_agent,
     cluster_cap,
@@ -18,16 +16,14 @@ from joulewise.cli import (
     cluster_submit,
     cluster_up,
 )
+from joulewise.cli.help import VerbFamily
 
-app = typer.Typer(
-    add_completion=False,
-    rich_markup_mode="rich",
-    no_args_is_help=True,
+app = VerbFamily(
     help="Share the GPUs and joules of a cluster among its jobs.\n\n"
-    "  joulewise cluster up --engine sim --gpu 'sim:a100-sxm*32'\n\n"
-    "  joulewise cluster submit --name night-7 --gpus 8 --checkpoint ckpt -- python train.py\n\n"
-    "  joulewise cluster cap 20kW\n\n"
-    "  joulewise cluster simulate trace.csv --gpu 'sim:a100*64' --policy priced --policy tiresias",
+    "  joulewise cluster up --engine sim --gpu 'sim:a100-sxm*32'\n"
+    "  joulewise cluster submit --name night-7 --gpus 8 -- python train.py\n"
+    "  joulewise cluster cap 20kW\n"
+    "  joulewise cluster simulate trace.csv --gpu 'sim:a100*64' --policy tiresias",
 )
 
 app.command("up")(cluster_up.up)

@@ -45,7 +45,7 @@ def agent(
         float, typer.Option(metavar="S", help="How often to report, until the scheduler says otherwise.")
     ] = 1.0,
 ) -> None:
-    """Set this node's GPUs as the cluster's scheduler declares, and count whose joules they draw.
+    """Set this node's GPUs as the scheduler declares, and count whose joules they draw.
 
     Needs the daemon on this node, and root's rights there. It takes a lease
     on GPUs that a prolog has claimed for a job ('grant add --claim') and on
@@ -53,7 +53,7 @@ def agent(
     and goes on with the last word when the scheduler is gone. SIGTERM gives
     everything back. Usually systemd starts it:
 
-      joulewise cluster agent --node $(hostname -s) --server http://head:8746
+      joulewise cluster agent --node $(hostname -s) --server http://head:8746 \\
           --token-file /etc/joulewise/cluster.token
     """
     if host_watts is not None and not 0 <= host_watts < 1e5:

@@ -59,8 +59,8 @@ def explain(
     """Why a job runs where and how fast it does: the prices, in words.
 
       joulewise cluster explain night-7
-      joulewise cluster explain night-7 --at 2h --trace trace.csv
-        --gpu 'sim:a100*64'
+      joulewise cluster explain night-7 --at 2h --trace trace.csv \\
+          --gpu 'sim:a100*64'
       joulewise cluster explain night-7 --at 2h --decisions rounds.jsonl
 
     Without --trace and --decisions a live scheduler is asked ('cluster up').

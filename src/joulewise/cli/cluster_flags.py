@@ -40,7 +40,7 @@ Tenant = Annotated[str | None, typer.Option(metavar="NAME", help="Only this tena
 SizeError = Annotated[
     float, typer.Option(metavar="σ", help="Error of predicted sizes; 0: known.", rich_help_panel=_JOBS)
 ]
-Seed = Annotated[int, typer.Option(help="Of all that is drawn.", rich_help_panel=_JOBS)]
+Seed = Annotated[int, typer.Option(metavar="N", help="Of all that is drawn.", rich_help_panel=_JOBS)]
 EnergyBudget = Annotated[
     str | None,
     typer.Option(metavar="500kWh/day", help="Of the whole cluster; also /h, /week.", rich_help_panel=_LIMITS),

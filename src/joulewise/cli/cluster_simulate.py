@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def simulate(
     ctx: typer.Context,
-    trace: Annotated[Path, typer.Argument(metavar="TRACE", help="Jobs as CSV, see below.", show_default=False)],
+    trace: Annotated[Path, typer.Argument(metavar="TRACE", help="Jobs as CSV.", show_default=False)],
     gpu: flags.Gpu,
     policy: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Repeat it to compare; priced.", show_default=False)
@@ -47,17 +47,16 @@ def simulate(
 ) -> None:
     """Completion times and energy of a trace's jobs under each policy.
 
-      joulewise cluster simulate trace.csv --gpu 'sim:a100*64'
-        --policy priced --policy tiresias --energy-budget 900kWh/day
+      joulewise cluster simulate trace.csv --gpu 'sim:a100*64' \\
+          --policy priced --policy tiresias --energy-budget 900kWh/day
 
     TRACE is Philly's, ElasticFlow's or Pollux', or has our columns (.gz too):
 
-    [dim]name,submitted_s,gpus,duration_s,model,deadline_s,tenant,weight[/dim]
-    [dim]night-7,0,8,5400,bert,,vision,1[/dim]
+      name,submitted_s,gpus,duration_s,model,deadline_s,tenant,weight
+      night-7,0,8,5400,bert,,vision,1
 
-    Policies: priced (ours), powerflow, fifo, srtf, tiresias, optimus, gandiva,
-    pollux; the last six also NAME+zeus. A knob stands behind @: priced@30m
-    (what a kWh is worth), powerflow@0.5 (least dJ/dE), tiresias@0.8 (clock).
+    Policies: priced (ours), powerflow, fifo, srtf, tiresias, optimus, gandiva, pollux; the last six also NAME+zeus. A
+    knob stands behind @: priced@30m (what a kWh is worth), powerflow@0.5 (least dJ/dE), tiresias@0.8 (clock).
     """
     from joulewise.report.plot import check
 

@@ -48,8 +48,8 @@ def submit(
     frontier: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="run:ID|recur:JOB|FILE",
-            help="Its time and energy by clock: from 'run --tune', 'recur', a plan. Repeat for other GPUs.",
+            metavar="FROM",
+            help="Its time and energy by clock: run:ID, recur:JOB, or a plan's file; repeatable.",
             rich_help_panel=_KNOWN,
         ),
     ] = None,
@@ -78,9 +78,9 @@ def submit(
 ) -> None:
     """Hand a job in; the scheduler starts it, sets its clocks, resizes it.
 
-      joulewise cluster submit --name night-7 --gpus 8
-        --checkpoint ckpt --least 2 --most 16 --steps 10000
-        -- python train.py
+      joulewise cluster submit --name night-7 --gpus 8 -- python train.py
+      joulewise cluster submit --name night-8 --gpus 8 --checkpoint ckpt \\
+          --least 2 --most 16 --steps 10000 -- python train.py
 
     Without --checkpoint it is rigid: it gets its GPUs and clocks, and is
     stopped only where a power cap leaves no other way, losing its work.

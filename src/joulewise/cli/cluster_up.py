@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from joulewise.cluster.state import Costs
     from joulewise.core.event import Event
 
-_SERVED, _SPENT, _SIM = "Who may ask", "What it may spend", "With --engine sim"
+_SPENT, _SIM = "What it may spend", "With --engine sim"
 _PASS_S = 0.25
 """Wall seconds of the longest pass of a simulated cluster."""
 
@@ -79,23 +79,24 @@ def up(
         str | None, typer.Option(metavar="15kW", help="While that signal is lost.", rich_help_panel=_SPENT)
     ] = None,
     database: DatabaseFlag = None,
-    host: Annotated[str, typer.Option(help="Where it listens.", rich_help_panel=_SERVED)] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="0 takes any that is free.", rich_help_panel=_SERVED)
-    ] = PORT,
+    host: Annotated[str, typer.Option(metavar="HOST", help="Where it listens.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(metavar="PORT", min=0, max=65535, help="0 takes any that is free.")] = PORT,
     token_file: TokenFile = None,
-    gpus_per_node: Annotated[int | None, typer.Option(metavar="N", min=1, help="8.", rich_help_panel=_SIM)] = None,
-    speed: Annotated[float, typer.Option(help="Its seconds in one of yours.", rich_help_panel=_SIM)] = 60.0,
-    seed: Annotated[int, typer.Option(help="Of what jobs really do.", rich_help_panel=_SIM)] = 0,
+    gpus_per_node: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="GPUs of a node; 8.", rich_help_panel=_SIM)
+    ] = None,
+    speed: Annotated[
+        float, typer.Option(metavar="K", help="Its seconds in one of yours.", rich_help_panel=_SIM)
+    ] = 60.0,
+    seed: Annotated[int, typer.Option(metavar="N", help="Of what jobs really do.", rich_help_panel=_SIM)] = 0,
 ) -> None:
     """Share the GPUs and joules of a cluster among its jobs, until SIGTERM.
 
       joulewise cluster up --engine sim --power-cap 14kW
-      joulewise cluster up --engine slurm --partition train --gpu a100-sxm
-        --power-cap 20kW --energy-budget 400kWh/day --host 0.0.0.0
+      joulewise cluster up --engine slurm --partition train --gpu a100-sxm \\
+          --power-cap 20kW --energy-budget 400kWh/day --host 0.0.0.0
 
-    Jobs, and what nodes are told, outlive it: kill it and start it again.
-    A second one takes over, and the first stops.
+    Jobs, and what nodes are told, outlive it: kill it and start it again. A second one takes over.
     """
     if engine not in ("slurm", "sim"):
         raise BadSpec(f"--engine {engine!r}: there are slurm and sim")

@@ -49,7 +49,7 @@ def estimate(
     header: Annotated[
         list[str] | None, typer.Option(metavar="'NAME: VALUE'", help="Sent with every question; repeatable.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the draws.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", help="Of the draws.", min=0)] = 0,
     out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE.html", help="Write it as a page.")] = None,
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw it: .png, .svg or .pdf.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, every number in full.")] = False,
@@ -62,7 +62,8 @@ def estimate(
     nothing is set. Idle GPUs are told apart.
 
       joulewise estimate --prometheus http://prometheus:9090
-      joulewise estimate --prometheus https://thanos --token-file token --match '{cluster="a"}' --kwh-price 0.25
+      joulewise estimate --prometheus https://thanos --match '{cluster="a"}' \\
+          --token-file token --kwh-price 0.25 --out estimate.html
     """
     from joulewise.cli.one_thread import load_numpy
 

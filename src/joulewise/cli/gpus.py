@@ -19,7 +19,7 @@ from joulewise.device.gpu import Gpu
 AUTO = "auto"
 FALLBACK = "sim:h200"
 _FULL_UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-HELP = "GPUs: nvml:0-3, sim:h200, sim:a100*4, replay:run.jsonl, auto (mine, else sim:h200). Default: mine."
+HELP = "nvml:0-3, sim:a100*4, replay:FILE or auto. Default: mine."
 
 
 @dataclass(frozen=True, slots=True)

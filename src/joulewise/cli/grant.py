@@ -20,6 +20,7 @@ import typer
 
 from joulewise.cli import FAILED, complain, say, talk
 from joulewise.cli.gpus import uuids
+from joulewise.cli.help import VerbFamily
 from joulewise.cli.records import can_see
 from joulewise.core.errors import BadSpec, JoulewiseError, NotPermitted
 from joulewise.core.units import format_duration
@@ -27,13 +28,10 @@ from joulewise.daemon import grants, site
 from joulewise.daemon.grants import GRANTS, Grant
 from joulewise.daemon.policy import ANY, Bound, Range
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="rich",
+app = VerbFamily(
     help="The right to set GPUs, given to one user for a while.\n\n"
-    "  joulewise grant add --uid 1000 --gpu nvml:0-3 --for 2h\n\n"
-    "  joulewise grant list\n\n"
+    "  joulewise grant add --uid alice --gpu nvml:0-3 --for 2h\n"
+    "  joulewise grant list\n"
     "  joulewise grant remove --job 123",
 )
 
@@ -48,9 +46,10 @@ _UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 @app.command("add")
 def add(
     ctx: typer.Context,
-    uid: Annotated[str, typer.Option(help="The user: a number, or a name.")],
+    uid: Annotated[str, typer.Option(metavar="USER", help="The user: a number, or a name.")],
     gpu: Annotated[
-        list[str], typer.Option(help="GPU-… or nvml:0-3; bare numbers (0,2-3) are the driver's. Repeatable.")
+        list[str],
+        typer.Option(metavar="SPEC", help="GPU-… or nvml:0-3; bare numbers (0,2-3) are the driver's. Repeatable."),
     ],
     lasting: Annotated[
         str | None, typer.Option("--for", metavar="TIME", help="How long: 90s, 30m, 2h, 1d. Default: the site's, 1d.")
@@ -61,7 +60,7 @@ def add(
     ] = None,
     knob: Annotated[
         list[str] | None,
-        typer.Option(help="KNOB=LOW..HIGH or KNOB. Repeatable. Default: what the site gives to grants."),
+        typer.Option(metavar="KNOB", help="Or KNOB=LOW..HIGH. Repeatable. Default: what the site gives to grants."),
     ] = None,
     shared: Annotated[
         bool, typer.Option("--shared", help="Holds too while other users' processes run on the GPU, and hits them.")
@@ -70,8 +69,7 @@ def add(
         bool,
         typer.Option(
             "--claim",
-            help="Give nothing: only say whose GPUs these are, for the agent through which a cluster's scheduler "
-            "sets them. Needs --job; lasts 30d unless --for says otherwise.",
+            help="Give nothing: say whose GPUs these are, for a cluster's agent. Needs --job; lasts 30d unless --for.",
         ),
     ] = False,
     name: Annotated[
@@ -82,12 +80,13 @@ def add(
 ) -> None:
     """Give a user the right to set GPUs, until it ends or is taken back.
 
-    joulewise grant add --uid alice --gpu nvml:0 --for 2h
-    joulewise grant add --uid 1000 --gpu nvml:0-3 --for 2h --knob power_limit_w=300..700
-    In a Slurm prolog:
-    joulewise grant add --uid $SLURM_JOB_UID --gpu nvml:$SLURM_JOB_GPUS --job $SLURM_JOB_ID
-    The same where the cluster's scheduler sets the clocks, and not the job:
-    joulewise grant add --uid $SLURM_JOB_UID --gpu nvml:$SLURM_JOB_GPUS --job $SLURM_JOB_ID --claim
+      joulewise grant add --uid alice --gpu nvml:0 --for 2h
+      joulewise grant add --uid 1000 --gpu nvml:0-3 --knob power_limit_w=300..700
+
+    In a Slurm prolog; with --claim where the cluster's scheduler sets the clocks, and not the job:
+
+      joulewise grant add --uid $SLURM_JOB_UID --gpu nvml:$SLURM_JOB_GPUS \\
+          --job $SLURM_JOB_ID
     """
     if claim and (job is None or knob or shared):
         raise BadSpec("--claim gives nothing, so it goes without --knob and --shared; and it needs the --job it is for")
@@ -162,7 +161,7 @@ def remove(
     That is done when the daemon looks next: within poll_s of the site file,
     1 s by default. 'joulewise restore --job' removes too, and waits for it.
 
-    joulewise grant remove --job 123        nothing to remove is no fault
+    joulewise grant remove --job 123        # nothing to remove is no fault
     """
     if (name is None) == (job is None):
         raise BadSpec("say which: 'joulewise grant remove NAME' or 'joulewise grant remove --job JOB'")

@@ -1,9 +1,9 @@
 """A measured command in the store: that it began, power and clocks meanwhile, what it used in the end.
 
-What stands behind ``joulewise run`` unless ``--no-keep``. All of it happens beside the command, on a thread, so that a
-slow disk or a server that is away never makes it wait; what cannot be written waits in memory, bounded, and one line
-says so at the end. A tuned run has a journal of its tuner's, sealed at its end: its readings go under that name, and
-what the whole command used beside it (``store.views``).
+What stands behind ``joulewise run`` unless ``--no-keep``, and behind each trial of ``joulewise recur run``. All of it
+happens beside the command, on a thread, so that a slow disk or a server that is away never makes it wait; what cannot
+be written waits in memory, bounded, and one line says so at the end. A tuned run has a journal of its tuner's, sealed
+at its end: its readings go under that name, and what the whole command used beside it (``store.views``).
 """
 
 from __future__ import annotations
@@ -42,12 +42,13 @@ def new_name() -> str:
     return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
-def opened() -> tuple[Store | None, str | None]:
-    """The store that runs are kept in; None, and why, where there is none. Nothing is connected to yet."""
+def opened(database: str | None = None) -> tuple[Store | None, str | None]:
+    """The store that runs are kept in, the usual one unless ``database`` names another; None, and why, where there is
+    none. Nothing is connected to yet."""
     from joulewise.store.store import open_store
 
     try:
-        return open_store(), None
+        return open_store(database), None
     except JoulewiseError as error:
         return None, f"{NOT_KEPT}: {error}"
 
@@ -79,13 +80,22 @@ def of_run(store: Store, found: OpenGpus, meter: Meter, began: Began, tuning: Tu
     return Keeping(store, [gpu.info.uuid for gpu in found.gpus], meter.thinned, named, tuned)
 
 
-def ended(kept: Keeping, result: Result, now_s: float) -> str | None:
-    """Keep what was measured; None, or why that could not be, in one line."""
-    from joulewise.cli.summary import measured
+def ended(kept: Keeping, result: Result, now_s: float, why: str | None = None, **instead: Any) -> str | None:
+    """Keep what was measured; None, or why that could not be, in one line.
 
-    why = "ended" if result.exit_code == 0 else f"ended with exit code {result.exit_code}"
-    untuned = result.tuned.untuned if result.tuned is not None else None
-    return kept.end(now_s, why, measured(result), **({} if untuned is None else {"untuned": untuned}))
+    ``why`` says how it ended, where whoever ran it knows better than its exit code; ``instead`` are measured facts that
+    are known better, too.
+    """
+    from joulewise.cli.summary import measured
+    from joulewise.cli.tuned import advised
+
+    if why is None:
+        why = "ended" if result.exit_code == 0 else f"ended with exit code {result.exit_code}"
+    tuned = result.tuned
+    facts = {} if tuned is None or tuned.untuned is None else {"untuned": tuned.untuned}
+    if tuned is not None and tuned.advice is not None:
+        facts["advised"] = advised(tuned.advice)
+    return kept.end(now_s, why, {**measured(result), **instead}, **facts)
 
 
 class Keeping:

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from joulewise.cli import say
+from joulewise.cli.help import VerbFamily
 from joulewise.core.errors import BadSpec
 from joulewise.core.knob import Choices
 from joulewise.device.vnvml_structs import MAX_SM_CLOCKS
@@ -24,11 +25,11 @@ from joulewise.model import catalog
 from joulewise.model.catalog import FitRecord, GpuModel
 from joulewise.model.physics import Chip
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="rich",
-    help="The laws of GPU models.\n\n  joulewise model fit sweep.csv --name mygpu -o mygpu.toml",
+app = VerbFamily(
+    help="The laws of GPU models.\n\n"
+    "  joulewise model list\n"
+    "  joulewise model show h200\n"
+    "  joulewise model fit sweep.csv --name mygpu -o mygpu.toml",
 )
 
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
@@ -40,38 +41,43 @@ _MEASURED = ("time_s", "power_w", "energy_j")
 @app.command("fit")
 def fit(
     ctx: typer.Context,
-    sweep: Annotated[Path, typer.Argument(metavar="SWEEP.csv", help="The measured settings, see below.")],
-    name: Annotated[str, typer.Option(help="What to call the GPU model.")],
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="Write the model here, not to stdout.")] = None,
-    like: Annotated[str | None, typer.Option(help="A known model to take what a sweep cannot tell from.")] = None,
-    sm_max: Annotated[float | None, typer.Option("--sm-max", help="Highest SM clock, MHz.")] = None,
-    hold: Annotated[list[str] | None, typer.Option(help="A law parameter to keep as in --like; repeatable.")] = None,
-    starts: Annotated[int, typer.Option(help="Starts of the search.", min=1)] = 16,
+    sweep: Annotated[Path, typer.Argument(metavar="SWEEP.csv", help="The measured settings.")],
+    name: Annotated[str, typer.Option(metavar="NAME", help="What to call the GPU model.")],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the model here, not to stdout.")
+    ] = None,
+    like: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="A known model to take what a sweep cannot tell from.")
+    ] = None,
+    sm_max: Annotated[float | None, typer.Option("--sm-max", metavar="MHZ", help="Highest SM clock.")] = None,
+    hold: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PARAMETER", help="A law parameter to keep as in --like; repeatable."),
+    ] = None,
+    starts: Annotated[int, typer.Option(metavar="N", help="Starts of the search.", min=1)] = 16,
     as_json: AsJson = False,
 ) -> None:
-    """Fit the law of a GPU to a sweep; [bold]sim:FILE.toml[/bold] runs the result.
+    """Fit the law of a GPU to a sweep; sim:FILE.toml runs the result.
 
     SWEEP.csv has a header and one row a setting:
 
-    [bold]time_s[/bold] of one unit of work (an iteration, an epoch)
-    [bold]power_w[/bold] average over it, or [bold]energy_j[/bold] of it
-    [bold]lock_mhz[/bold] SM clock asked for
-    [bold]limit_w[/bold] power limit
-    [bold]memory_mhz[/bold] memory clock
-    [bold]sm_mhz[/bold] SM clock observed; it stands, whatever was asked for
-    [bold]series[/bold] what ran: rows of one series did the same work
+      time_s      of one unit of work (an iteration, an epoch)
+      power_w     average over it, or energy_j of it
+      lock_mhz    SM clock asked for; limit_w power limit; memory_mhz memory clock
+      sm_mhz      SM clock observed; it stands, whatever was asked for
+      series      what ran: rows of one series did the same work
 
-    Time, power (or energy) and one of the settings are needed. An empty cell
-    means: not set, or not known.
+    Time, power (or energy) and one of the settings are needed. An empty cell means: not set, or not known:
 
-    [dim]series,limit_w,lock_mhz,time_s,power_w[/dim]
-    [dim]resnet50,700,,0.143,612.5[/dim]
-    [dim]resnet50,500,,0.151,489.0[/dim]
-    [dim]resnet50,700,1200,0.198,361.2[/dim]
+      series,limit_w,lock_mhz,time_s,power_w
+      resnet50,700,,0.143,612.5
+      resnet50,700,1200,0.198,361.2
 
-    A good sweep has two or more kinds of work, five or more settings of each.
-    Idle power is better measured than fitted: put it into a model file, and
-    give that as --like with --hold idle_w.
+    A good sweep has two or more kinds of work, five or more settings of each. Idle power is better measured than
+    fitted: put it into a model file, and give that as --like with --hold idle_w.
+
+      joulewise model fit sweep.csv --name mygpu -o mygpu.toml
+      joulewise model fit sweep.csv --name mygpu --like a100-sxm --hold idle_w
     """
     from joulewise.model.fit import fit_chip, generic_chip
 
@@ -133,32 +139,34 @@ def fit(
 
 @app.command("train")
 def train(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of sweeps (.csv), see below.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="Write the predictor here.")] = Path("boosted.json"),
-    gpu: Annotated[str | None, typer.Option(help="The GPU model that the sweeps ran on.")] = None,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of sweeps (.csv).")],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="Write the predictor here.")] = Path(
+        "boosted.json"
+    ),
+    gpu: Annotated[str | None, typer.Option(metavar="MODEL", help="The GPU model that the sweeps ran on.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Learn what activity counters say of a job, from measured sweeps.
 
-    The tuner reads counters once and begins with what similar work turned out to
-    be. A predictor comes with joulewise; train your own on your GPUs, then set
-    [bold]JOULEWISE_BOOSTED=FILE[/bold]. Needs the extra [bold]boosted[/bold] (xgboost).
+    The tuner reads counters once and begins with what similar work turned out to be. A predictor comes with
+    joulewise; train your own on your GPUs, then set JOULEWISE_BOOSTED=FILE. Needs the extra 'boosted' (xgboost).
 
-    DIR has .csv files with a header and one row a setting, as for
-    [bold]joulewise model fit[/bold], and besides:
+    DIR has .csv files with a header and one row a setting, as for 'joulewise model fit', and besides:
 
-    [bold]sm occupancy tensor dram fp64 fp32 fp16[/bold] counters, 0 to 1; those of the
-    highest clocks of each series are used
-    [bold]benchmark[/bold] what is never both trained on and judged by (default: the series)
-    [bold]gpu[/bold] the GPU model, if the folder has several
+      sm occupancy tensor dram fp64 fp32 fp16    counters, 0 to 1
+      benchmark    what is never both trained on and judged by; the series
+      gpu          the GPU model, if the folder has several
 
-    Or the profiles of the NV-DVFS benchmarks: benchmark, kernel, argNo,
-    core_frequency, memory_frequency, time, average_power, and DRAMA, FP16A,
-    FP32A, FP64A, SMACT, SMOCC, TENSO.
+    Counters of the highest clocks of each series are used:
 
-    [dim]series,lock_mhz,time_s,power_w,sm,tensor,dram[/dim]
-    [dim]resnet50,1980,0.143,612.5,0.93,0.41,0.38[/dim]
-    [dim]resnet50,1500,0.158,441.0,,,[/dim]
+      series,lock_mhz,time_s,power_w,sm,tensor,dram
+      resnet50,1980,0.143,612.5,0.93,0.41,0.38
+      resnet50,1500,0.158,441.0,,,
+
+    Or DIR has the profiles of the NV-DVFS benchmarks: benchmark, kernel, argNo, core_frequency, memory_frequency, time,
+    average_power, and DRAMA, FP16A, FP32A, FP64A, SMACT, SMOCC, TENSO.
+
+      joulewise model train sweeps -o boosted.json --gpu h200
     """
     from joulewise.model import boosted
 
@@ -177,7 +185,10 @@ def train(
 
 @app.command("list")
 def list_models(as_json: AsJson = False) -> None:
-    """List the GPU models that are known."""
+    """List the GPU models that are known.
+
+    joulewise model list --json
+    """
     models = [catalog.load(key) for key in catalog.names()]
     if as_json:
         typer.echo(json.dumps({"models": [_as_dict(model) for model in models]}, ensure_ascii=False, indent=2))
@@ -201,9 +212,13 @@ def list_models(as_json: AsJson = False) -> None:
 
 @app.command("show")
 def show(
-    name: Annotated[str, typer.Argument(help="A model's name, or the path of a .toml file.")], as_json: AsJson = False
+    name: Annotated[str, typer.Argument(metavar="MODEL", help="Its name, or a .toml file.")], as_json: AsJson = False
 ) -> None:
-    """Show one GPU model: parameters, their sources, and the error of the fit."""
+    """Show one GPU model: parameters, their sources, and the error of the fit.
+
+    joulewise model show h200
+    joulewise model show mygpu.toml --json
+    """
     model = catalog.load(name)
     if as_json:
         typer.echo(json.dumps(_as_dict(model), ensure_ascii=False, indent=2))

@@ -9,6 +9,7 @@ import json
 import shlex
 import shutil
 import time as clock
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,22 +33,29 @@ _ALL = "all"
 
 def history(
     ctx: typer.Context,
-    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="One run, by the beginning of its name.")] = None,
+    run: Annotated[
+        str | None, typer.Argument(metavar="[RUN]", help="Tell this one, by the beginning of its name.")
+    ] = None,
     learnt: Annotated[bool, typer.Option("--learnt", help="What was learnt, workload by workload.")] = False,
     most: Annotated[int, typer.Option("-n", metavar="RUNS", help="At most so many, the latest.")] = _MOST,
-    report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report of RUN once more.")] = None,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the report of RUN, too; 'joulewise report' has more.")
+    ] = None,
     forget: Annotated[
         str | None, typer.Option(metavar="NAME", help="Forget a run, a workload's fingerprint, or 'all'.")
     ] = None,
     journal: Annotated[Path | None, typer.Option(metavar="FILE", help="Look in this file, not the usual one.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, every number in full.")] = False,
 ) -> None:
-    """Say which runs there were, what each used or saved, and what was learnt.
+    """List the runs: what each took, used and, if it was tuned, saved; or tell one of them.
 
-    joulewise history
-    joulewise history --learnt
-    joulewise history 20260314-1015 --report again.html
-    joulewise history --forget all
+    Every run of 'joulewise run' and every trial of 'joulewise recur run' is kept, unless --no-keep. --learnt tells what
+    the next run of the same command begins with.
+
+      joulewise history
+      joulewise history 20260314-1015
+      joulewise history --learnt
+      joulewise history --forget 20260314-1015
     """
     from joulewise.store import Database, Memory, SqliteStore, open_store, views
 
@@ -93,10 +101,36 @@ def history(
     from joulewise.cli.tuned import chapters
 
     print(f"{name}: {headline}")
+    for line in _about(found) if found is not None else ():
+        print(f"  {line}")
     if claim.held:
         print(f"  {INTERVAL}, against the same job with nothing set")
     for line in chapters(story):
         print(f"  {line}")
+
+
+def _about(run: Run) -> list[str]:
+    """What ran, what it used in all unless that is its headline, and to which job it belongs."""
+    from joulewise.core.units import format_duration, format_energy
+
+    told = _short(run)
+    lines = ["  on ".join(filter(None, (told.command, _gpus(told))))]
+    if told.tuned and told.energy_j is not None and told.duration_s is not None:
+        used = format_energy(told.energy_j, told.energy_error_j)
+        lines.append(f"used {used} in {format_duration(told.duration_s)} in all")
+    series = run.facts.get("series")
+    if isinstance(series, Mapping) and "job" in series:
+        lines.append(
+            f"a trial of {series['job']} at batch size {series.get('batch_size')}; see 'joulewise recur status'"
+        )
+    return [line for line in lines if line]
+
+
+def _gpus(told: RunSummary) -> str:
+    """``"2 × H200 (virtual)"``."""
+    counts = Counter(name.replace("NVIDIA ", "") for name in told.gpus)
+    named = ", ".join(name if count == 1 else f"{count} × {name}" for name, count in counts.items())
+    return f"{named} (virtual)" if told.virtual and named else named
 
 
 def _known(memory: Memory) -> list[Remembered]:
@@ -140,21 +174,68 @@ def _tell_runs(runs: Sequence[Run], store: Store, *, as_json: bool) -> None:
     if not runs:
         print(f"no run has been kept yet, as far as {store.name} knows; try 'joulewise run --tune -- COMMAND'")
         return
-    rows = [("run", "began (UTC)", "energy", "time", "GPU", "command")]
-    for each in runs:
-        energy, time = _saved(each, store)
-        gpus = ", ".join(dict.fromkeys(map(str, each.facts.get("gpu_names", ())))).replace("NVIDIA ", "")
-        rows.append(
-            (each.name, _when(each.began_at_s)[:16].replace("T", " "), energy, time, gpus, _command(each.facts))
-        )
-    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    from joulewise.report.summaries import Summaries
+
+    summaries = Summaries(store)
+    rows: list[tuple[str, ...]] = [("run (begun, UTC)", "took", "energy", "saved", "slower", "GPU", "command")]
+    rows += [_row(each, summaries.one(each.name) or _short(each), store) for each in runs]
+    shown = [column for column in range(6) if column == 0 or any(row[column] for row in rows[1:])]
+    widths = {column: max(len(row[column]) for row in rows) for column in shown}
     for row in rows:
-        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False))
+        line = "  ".join(row[column].ljust(widths[column]) for column in shown)
         # Numbers are never cut; of the command as much as the terminal has room for.
-        print(f"{line}  {row[5][: max(12, shutil.get_terminal_size((120, 24)).columns - len(line) - 2)]}".rstrip())
+        room = max(12, shutil.get_terminal_size((120, 24)).columns - len(line) - 2)
+        command = row[6] if len(row[6]) <= room else f"{row[6][: room - 1]}…"
+        print(f"{line}  {command}".rstrip())
     from joulewise.report.claim import INTERVAL
 
-    print(f"{INTERVAL}; 'joulewise history RUN' tells one of them")
+    if 4 in shown:
+        print(f"saved, slower: against the same job with nothing set; {INTERVAL}")
+    print("'joulewise history RUN' tells one of them, 'joulewise report RUN' writes it as a page")
+
+
+def _row(run: Run, told: RunSummary, store: Store) -> tuple[str, ...]:
+    """A run in the columns of the list."""
+    from joulewise.core.units import format_duration, format_energy
+
+    return (
+        run.name,
+        "" if told.duration_s is None else format_duration(told.duration_s),
+        "" if told.energy_j is None else format_energy(told.energy_j),
+        *_saved(run, told, store),
+        _gpus(told),
+        _without_folder(told.command),
+    )
+
+
+def _without_folder(command: str) -> str:
+    """``python train.py`` for ``/opt/venv/bin/python train.py``: which one matters less than what follows."""
+    program, space, rest = command.partition(" ")
+    return f"{program.rpartition('/')[2]}{space}{rest}"
+
+
+def _saved(run: Run, told: RunSummary, store: Store) -> tuple[str, str]:
+    """How much less energy and how much more time than with nothing set; or what became of it in a word or two."""
+    from joulewise.report import outcome
+    from joulewise.report.claim import percent
+    from joulewise.report.run_summary import State
+    from joulewise.report.summaries import DAMAGED
+
+    if told.headline.startswith(DAMAGED):
+        return "damaged", ""
+    if told.energy_change is not None and told.time_change is not None and told.state is State.FINISHED:
+        return percent(-told.energy_change, told.energy_half or 0.0), percent(told.time_change, told.time_half or 0.0)
+    if told.state is not State.FINISHED:
+        return told.state.value, ""
+    if not told.tuned:
+        return "", ""
+    found = _story(run, store)
+    if found is None:
+        return "damaged", ""
+    story, claim = found
+    if claim.held:
+        return "not proven", ""
+    return "not tuned" if outcome.untuned(story, claim) else "nothing held", ""
 
 
 def _story(run: Run, store: Store) -> tuple[Story, Claim] | None:
@@ -174,33 +255,6 @@ def _short(run: Run) -> RunSummary:
     from joulewise.report.run_summary import state_of, summary
 
     return summary(run, state_of(run, run.last_at_s, clock.time()), clock.time())
-
-
-def _saved(run: Run, store: Store) -> tuple[str, str]:
-    """What a run saved, or used if it was not tuned, in the two columns of the list; or what became of it in a word or
-    two."""
-    from joulewise.core.units import format_duration, format_energy
-    from joulewise.report import outcome
-    from joulewise.report.claim import percent
-
-    if run.finished is None:
-        return ("running, or killed", "") if _story(run, store) is not None else ("damaged", "")
-    if run.facts.get("tuned") is False:
-        short = _short(run)
-        used = "not measured" if short.energy_j is None else format_energy(short.energy_j)
-        return used, "" if short.duration_s is None else format_duration(short.duration_s)
-    found = _story(run, store)
-    if found is None:
-        return "damaged", ""
-    story, claim = found
-    if claim.energy_change is not None and claim.time_change is not None:
-        return (
-            percent(claim.energy_change, claim.energy_half or 0.0, sign=True),
-            percent(claim.time_change, claim.time_half or 0.0, sign=True),
-        )
-    if claim.held:
-        return "not proven", ""
-    return "not tuned" if outcome.untuned(story, claim) else "nothing held", ""
 
 
 def _run_json(run: Run, store: Store) -> dict[str, Any]:

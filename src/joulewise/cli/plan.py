@@ -7,16 +7,13 @@ measured ways to overlap communication with computing.
 
 from __future__ import annotations
 
-import typer
-
 from joulewise.cli import plan_check, plan_partitions, plan_profile, plan_query, plan_show, plan_solve, plan_xray
+from joulewise.cli.help import VerbFamily
 
-app = typer.Typer(
-    add_completion=False,
-    rich_markup_mode="rich",
-    no_args_is_help=True,
+app = VerbFamily(
     help="Plan the clocks of one training iteration: less energy at the same speed.\n\n"
-    "  joulewise plan solve profile.csv --schedule 1f1b --stages 8 --microbatches 96 --blocking-w 84 -o plan.json\n\n"
+    "  joulewise plan solve profile.csv --schedule 1f1b --stages 8 \\\n"
+    "      --microbatches 96 --blocking-w 84 -o plan.json\n"
     "  joulewise plan show plan.json --report plan.html",
 )
 

@@ -28,7 +28,7 @@ def check(
     model: Annotated[str | None, typer.Option(metavar="TEXT", help="Compare with this model.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Whether a plan is for the GPUs here: their model, their driver, the clocks it asks for.
+    """Whether a plan is for the GPUs here: their model, driver and clocks.
 
     Exit code 0 if nothing speaks against it, 1 if it must not be used here, 2
     if it is no plan. The schedule is compared by whoever runs it.

@@ -24,7 +24,7 @@ def partitions(
     plot: Plot = None,
     as_json: AsJson = False,
 ) -> None:
-    """The time–energy frontier of measured partitions: overlapped or one after the other, point by point.
+    """The time–energy frontier of measured partitions, overlapped or one after the other.
 
     A row of TABLE is one measurement: a kind of partition, the operation beside
     which its communication starts ('sequential': beside none), its SMs, the

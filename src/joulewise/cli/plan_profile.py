@@ -43,7 +43,8 @@ def profile(
     --tune' does; they are as before at the end. The command runs to its end.
 
       joulewise plan profile -- torchrun --nproc-per-node 4 train.py --steps 30
-      joulewise plan solve profile.json --schedule profile.schedule.csv --blocking-w …
+      joulewise plan solve profile.json --schedule profile.schedule.csv \\
+          --blocking-w 84
 
     The second line, with its numbers, is printed at the end.
     """

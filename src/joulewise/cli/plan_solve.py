@@ -27,7 +27,7 @@ _MANY = 1000
 def solve(
     ctx: typer.Context,
     profile: Annotated[
-        Path, typer.Argument(metavar="PROFILE", help="Measured stages: .csv or .json, see below.", show_default=False)
+        Path, typer.Argument(metavar="PROFILE", help="Measured stages: .csv or .json.", show_default=False)
     ],
     schedule: Annotated[
         str,
@@ -89,17 +89,14 @@ def solve(
 ) -> None:
     """Find the clocks of every operation of a pipeline, for every iteration time.
 
-    PROFILE has a row for each stage, kind of operation and clock, measured:
+    PROFILE has a row for each stage, kind of operation (forward, backward, input_grad, weight_grad) and clock: MHz,
+    seconds and joules of one GPU. Repeated rows are averaged; five clocks are a start:
 
-    [dim]stage,instruction,frequency,time,energy[/dim]
-    [dim]0,forward,1410,0.0502,23.8[/dim]
-    [dim]0,backward,1410,0.0930,44.6[/dim]
+      stage,instruction,frequency,time,energy
+      0,forward,1410,0.0502,23.8
 
-    in MHz, seconds and joules of one GPU. Repeated rows are averaged. A kind
-    is forward, backward, input_grad or weight_grad; five clocks are a start.
-
-      joulewise plan solve profile.csv --schedule 1f1b --stages 8
-        --microbatches 96 --blocking-w 83.64 --out plan.json
+      joulewise plan solve profile.csv --schedule 1f1b --stages 8 \\
+          --microbatches 96 --blocking-w 83.64 --out plan.json
       joulewise plan solve profile.csv --schedule order.csv --blocking-w 84
 
     A schedule's CSV is what torch.distributed.pipelining dumps, one row a rank.

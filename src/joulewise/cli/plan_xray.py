@@ -28,7 +28,7 @@ def xray(
     max_slowdown: Annotated[
         list[str] | None, typer.Option(metavar="1%", help="Slower by so much at most; repeatable. Default: 0, 1, 3 %.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the draws.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", help="Of the draws.", min=0)] = 0,
     report: Report = None,
     plot: Plot = None,
     as_json: AsJson = False,

@@ -16,6 +16,7 @@ import typer
 from joulewise.cli import outputs, recur_look, recur_terms, say, talk
 from joulewise.cli.child import look_for, signals_held
 from joulewise.cli.gpus import HELP, opened
+from joulewise.cli.help import VerbFamily
 from joulewise.cli.one_thread import load_numpy
 from joulewise.cli.recur_desk import DatabaseFlag, ServerFlag, TokenFlag, opened_desk
 from joulewise.cli.recur_pattern import Patterns
@@ -23,13 +24,11 @@ from joulewise.cli.run import a_shells_exit_code
 from joulewise.core.errors import BadSpec
 from joulewise.core.series import Recurring
 
-app = typer.Typer(
-    add_completion=False,
-    rich_markup_mode="rich",
-    no_args_is_help=True,
+app = VerbFamily(
     help="Learn the best batch size and power setting of a training that returns.\n\n"
-    "  joulewise recur run --job nightly --batch-sizes 8..256 --default 32 --target 'val_acc>=0.84' --max-epochs 10 "
-    "-- python train.py --batch-size {batch_size}\n\n"
+    "  joulewise recur run --job nightly --batch-sizes 8..256 --default 32 \\\n"
+    "      --target 'val_acc>=0.84' --max-epochs 10 \\\n"
+    "      -- python train.py --batch-size {batch_size}\n"
     "  joulewise recur status nightly",
 )
 _AIM, _COMMAND = "What for", "The command"
@@ -39,7 +38,7 @@ _AIM, _COMMAND = "What for", "The command"
 def run(
     ctx: typer.Context,
     command: Annotated[list[str], typer.Argument(metavar="COMMAND", help="The command and its arguments, after --.")],
-    job: Annotated[str, typer.Option(metavar="NAME", help="What the job is called, this night and the next.")],
+    job: Annotated[str, typer.Option(metavar="NAME", help="What the job is called, this time and the next.")],
     batch_sizes: Annotated[str, typer.Option(metavar="8..256", help="To choose from: 8..256 (doubling) or 8,16,32.")],
     default: Annotated[int, typer.Option(metavar="SIZE", help="What runs when nobody tunes.")],
     target: Annotated[str, typer.Option(metavar="'val_acc>=0.84'", help="When a run has done its work.")],
@@ -90,10 +89,16 @@ def run(
         str, typer.Option(metavar="60s", help="To end in order, before it is killed.", rich_help_panel=_COMMAND)
     ] = "60s",
     gpu: Annotated[str | None, typer.Option(metavar="SPEC", help=HELP)] = None,
-    speed: Annotated[float, typer.Option(help="With --gpu sim:…: seconds that it lives per second.")] = 1.0,
+    speed: Annotated[
+        float, typer.Option(metavar="K", help="With --gpu sim:…: seconds that it lives per second.")
+    ] = 1.0,
     tune: Annotated[bool, typer.Option("--tune/--no-tune", help="Tune clocks and limit within the run, too.")] = True,
-    seed: Annotated[int | None, typer.Option(help="Of the draws within a run; without it one is drawn.")] = None,
-    recurrence: Annotated[str | None, typer.Option(metavar="ID", help="This night's name. Default: its time.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(metavar="N", help="Of the draws within a run; without it one is drawn.")
+    ] = None,
+    recurrence: Annotated[
+        str | None, typer.Option(metavar="ID", help="What this time is called. Default: the time.")
+    ] = None,
     database: DatabaseFlag = None,
     server: ServerFlag = None,
     token_file: TokenFlag = None,
@@ -103,29 +108,14 @@ def run(
 ) -> None:
     """One recurrence of a job: choose a batch size, run, measure, learn.
 
-    The command says how well it does once an epoch: by one line in the
-    script, joulewise.metric(epoch=3, val_acc=0.81), by a callback, or by
-    --metric-pattern on what it prints. It is stopped when it has reached its
-    target, or cannot win any more: a script that asks joulewise.should_stop()
-    ends by itself; any other gets SIGTERM and --grace to write a checkpoint.
-    A trial that did not get there is followed by a safe one. Clocks and limit
-    are tuned within each run as by 'joulewise run --tune'.
+    The command tells its metrics once an epoch: joulewise.metric(epoch=3, val_acc=0.81) in the script, or
+    --metric-pattern on what it prints. It is stopped (joulewise.should_stop(), else SIGTERM) where it has reached its
+    target or cannot win any more. A trial that did not get there is followed by a safe one. {batch_size},
+    {learning_rate} and {epochs} are filled in; a brace that is meant is written twice.
 
-    In the command, {batch_size}, {learning_rate} and {epochs} are filled in;
-    a brace that is meant is written twice. A new --job begins to learn from
-    nothing; the same --job with other sizes or another target is refused once
-    a run of it has counted.
-
-      joulewise recur run --job nightly --batch-sizes 8..256 --default 32
-        --target 'val_acc>=0.84' --max-epochs 10 --lr 0.001
-        -- python train.py --batch-size {batch_size} --lr {learning_rate}
-      joulewise recur run … --metric-pattern
-        'epoch (?P<epoch>\\d+) .*val_acc=(?P<val_acc>[0-9.]+)'
-        -- ./train.sh {batch_size}
-
-    Exit code: 0 if the target was reached; 1 if not, or if nothing can be
-    measured or kept; 2 if a flag is wrong or the target is no metric's; the
-    command's own if it crashes at once or thrice, or is interrupted.
+      joulewise recur run --job nightly --batch-sizes 8..256 --default 32 \\
+          --target 'val_acc>=0.84' --max-epochs 10 --lr 0.001 \\
+          -- python train.py --batch-size {batch_size} --lr {learning_rate}
     """
     wanted = recur_terms.Target.of(target)
     aim, within = recur_terms.objective(
@@ -170,6 +160,7 @@ def run(
             grace_s=grace_s,
             stop_at_target=stop_at_target,
             seed=seed,
+            database=database,
         )
         platform = recur_loop.platform_of(found.gpus)
         with a_shells_exit_code(command[0]):

@@ -18,9 +18,7 @@ TOKEN_VARIABLE = "JOULEWISE_TOKEN"
 
 DatabaseFlag = Annotated[
     str | None,
-    typer.Option(
-        "--database", metavar="URL", help="A file, or postgresql://…. Default: $JOULEWISE_DATABASE, else your own."
-    ),
+    typer.Option("--database", metavar="URL", help="File or postgresql://…. Default: $JOULEWISE_DATABASE, else yours."),
 ]
 ServerFlag = Annotated[
     str | None, typer.Option("--server", metavar="URL", help="A 'joulewise serve' that keeps the job instead.")

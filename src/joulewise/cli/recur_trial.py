@@ -1,7 +1,7 @@
 """One trial of a recurring job: the command at one batch size, measured, tuned, watched, stopped where it cannot win.
 
-The command keeps its terminal, its output and its signals, as under ``joulewise run``. What becomes of the journal, a
-server or a GPU meanwhile is a note of the result; the training goes on.
+The command keeps its terminal, its output and its signals, as under ``joulewise run``, and is kept as a run like any
+other. What becomes of the journal, a server or a GPU meanwhile is a note of the result; the training goes on.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from joulewise.cli import complain, keeping
 from joulewise.cli.child import Child
@@ -23,7 +24,7 @@ from joulewise.cli.recur_stop import Stop
 from joulewise.cli.recur_terms import Target
 from joulewise.cli.recur_watch import Watch, ran_out_of_memory
 from joulewise.core import metric as metrics
-from joulewise.core.event import Asked
+from joulewise.core.event import Asked, Began
 from joulewise.core.knob import DEFAULT
 from joulewise.core.measurement import Outcome
 from joulewise.core.metric import Metric
@@ -63,6 +64,8 @@ class Terms:
     grace_s: float = 60.0
     stop_at_target: bool = True
     seed: int | None = None
+    database: str | None = None
+    """Where its runs are kept; None is the usual place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,8 @@ class Ended:
     hopeless: str | None = None
     """Why another trial would end alike, in one line; None where it may not."""
     tuned: TuneResult | None = None
+    run: str | None = None
+    """The name under which it is kept; None where it is not."""
 
 
 def tried(asked: Asked, command: Sequence[str], terms: Terms, desk: SeriesDesk) -> Ended:
@@ -92,25 +97,33 @@ def tried(asked: Asked, command: Sequence[str], terms: Terms, desk: SeriesDesk) 
     from joulewise.cli.meter import Meter
     from joulewise.cli.recur_epochs import Epochs
     from joulewise.cli.recur_output import Output
+    from joulewise.cli.summary import Result
     from joulewise.cli.tuning import Tuning
 
     with ExitStack() as stack:
-        meter = stack.enter_context(Meter(terms.found.gpus, interval_s=terms.interval_s))
+        store, trouble = keeping.opened(terms.database)
+        if store is not None:
+            stack.callback(store.close)
+        clock = terms.found.gpus[0].time.now_s
+        facts = {"unix_s": time.time() - clock(), **_facts(asked, terms)}
+        meter = stack.enter_context(Meter(terms.found.gpus, interval_s=terms.interval_s, unix_s=float(facts["unix_s"])))
         told = stack.enter_context(directory())
         tuning = None
         if terms.aim is not None:
             reason = f"joulewise recur run {terms.job.name}"
-            store, _ = keeping.opened()
-            if store is not None:
-                stack.callback(store.close)
-            tuning = Tuning(terms.found, terms.aim, command, seed=terms.seed, reason=reason, store=store)
+            tuning = Tuning(terms.found, terms.aim, command, seed=terms.seed, reason=reason, store=store, facts=facts)
             stack.enter_context(tuning)
+        kept = None
+        if store is not None:
+            began = Began(clock(), "", keeping.facts_of(command, terms.found, **facts))
+            kept = keeping.of_run(store, terms.found, meter, began, tuning)
         patterns, printed = Patterns(terms.patterns), deque[Metric]()
         output = stack.enter_context(Output(lambda line: printed.extend(patterns.find(line))))
         environ: Mapping[str, str] = {**terms.found.environ, metrics.ENVIRONMENT: str(told)}
         if tuning is not None:
             environ = tuning.environment(environ)
         killed_before = _killed_for_memory()
+        started = datetime.now(UTC).isoformat(timespec="seconds")
         meter.begin()
         assert meter.sampler is not None
         begun_s = meter.sampler.time.now_s()
@@ -118,6 +131,8 @@ def tried(asked: Asked, command: Sequence[str], terms: Terms, desk: SeriesDesk) 
         output.begin()
         if tuning is not None:
             tuning.begin(meter)
+        if kept is not None:
+            kept.begin()
         feed = MetricFeed(Path(told), meter.sampler.time)
         running = _Running(asked, terms, desk, meter, Epochs(meter.sampler, begun_s), tuning, feed, printed)
         stop = Stop(child.pid, feed, terms.grace_s)
@@ -126,7 +141,7 @@ def tried(asked: Asked, command: Sequence[str], terms: Terms, desk: SeriesDesk) 
             output.keep_up()
             running.look(stop)
             stop.keep_up()
-        used, _ = meter.end(Outcome.REACHED if code == 0 else Outcome.FAILED)  # here: what follows is not the job's
+        used, host = meter.end(Outcome.REACHED if code == 0 else Outcome.FAILED)  # here: what follows is not the job's
         stop.tidy()
         output.end()
         running.catch_up()
@@ -134,9 +149,26 @@ def tried(asked: Asked, command: Sequence[str], terms: Terms, desk: SeriesDesk) 
             tuning.finish()
         killed = code == _KILLED and _killed_for_memory() != killed_before
         preempted = child.stopped_by is not None
-        return running.ended(
+        ended = running.ended(
             code, used, stop, preempted=preempted, no_memory=killed or ran_out_of_memory(output.last_lines)
         )
+        if kept is not None:
+            whole_s = next((gpu.window_s for gpu in used if gpu.window_s is not None), 0.0)
+            result = Result(tuple(command), code, started, whole_s, tuple(used), host, tuned=ended.tuned)
+            why = f"trial {asked.trial} at batch size {asked.batch_size}: {ended.outcome.value.replace('_', ' ')}"
+            # The exit code of a command that we have stopped says nothing of how it went.
+            mine = {"outcome": ended.outcome.value, "exit_code": None if stop.why is not None else code}
+            trouble = keeping.ended(kept, result, clock(), why, **mine)
+            ended = replace(ended, run=kept.name if trouble is None else None)
+        if trouble is not None:
+            complain(trouble)
+        return ended
+
+
+def _facts(asked: Asked, terms: Terms) -> dict[str, Any]:
+    """What a trial's run says of where it belongs."""
+    series = {"job": terms.job.name, "trial": asked.trial, "batch_size": asked.batch_size}
+    return {"series": {**series, "recurrence": asked.recurrence}}
 
 
 class _Running:

@@ -19,6 +19,7 @@ from joulewise.core.knob import Setting
 from joulewise.core.plain import plain
 from joulewise.core.series import Platform, Recurring
 from joulewise.core.units import format_duration, format_energy, format_si
+from joulewise.report.series_standing import standing
 from joulewise.report.words import named
 from joulewise.tune.series import SeriesSummary, SizeBelief, TrialRecord
 from joulewise.tune.series_terms import objective
@@ -36,7 +37,6 @@ __all__ = [
 ]
 
 _NOTHING = "·"
-_INTERVAL_SD = 1.96  # 95 %, as the tuner's own intervals
 _WIDE = 110  # columns: from here on there is room for a sentence
 _KEY = "*: default · in brackets: where the mean lies, 95 % · dim: expected, never run"
 
@@ -57,13 +57,16 @@ def status_page(
     """The whole of ``recur status``, made for ``width`` columns."""
     within = counted(job.max_epochs, "epoch")
     head = Text(f"{job.name} on {platform.key}: {job.target} within {within}", style="bold")
-    why = [Padding(Text(line), (0, 0, 0, 2), expand=False) for line in (objective(job), *summary_lines(job, summary))]
+    why = [
+        Padding(Text(line), (0, 0, 0, 2), expand=False)
+        for line in (objective(job), *summary_lines(job, summary, beliefs))
+    ]
     table = _belief_table(job, summary, beliefs, wide=width >= _WIDE)
     return Group(head, *why, Text(), table, Text(_KEY, style="dim"))
 
 
-def summary_lines(job: Recurring, summary: SeriesSummary) -> list[str]:
-    """What is known so far, what it cost to learn, what it has saved."""
+def summary_lines(job: Recurring, summary: SeriesSummary, beliefs: Sequence[SizeBelief] = ()) -> list[str]:
+    """What is known so far, what it cost to learn, what it has saved; what is not known yet."""
     so_far = f"{counted(summary.recurrences, 'recurrence')}, {counted(summary.trials, 'trial')}"
     lines = [f"so far {so_far}: {format_energy(summary.energy_j)}, {format_duration(summary.duration_s)}"]
     if summary.best is not None and summary.best_energy_j is not None and summary.best_duration_s is not None:
@@ -73,22 +76,14 @@ def summary_lines(job: Recurring, summary: SeriesSummary) -> list[str]:
     if summary.default_energy_j is not None and summary.default_duration_s is not None and summary.best != job.default:
         default = run_words(summary.default_energy_j, summary.default_duration_s)
         lines.append(f"the default, {job.default}, takes about {default}")
-    if summary.saved is not None and summary.recurrences > 1:
-        lines.append(_saved(summary.saved, summary.saved_error))
     if summary.learning_cost is not None and summary.recurrences > 1:
-        lines.append(f"learning has cost {max(0.0, summary.learning_cost):.1f} runs of the best")
-    return lines
+        lines.append(f"learning has cost about {max(0.0, summary.learning_cost):.1f} runs of the best")
+    return [*lines, *standing(job, summary, beliefs)]
 
 
 def run_words(energy_j: float, duration_s: float) -> str:
     """``"41.2 kJ in 1 min 28 s"``."""
     return f"{format_si(energy_j, 'J')} in {format_duration(duration_s)}"
-
-
-def _saved(saved: float, error: float | None) -> str:
-    half = f" ± {_INTERVAL_SD * error:.1%}".replace("%", " %") if error else ""
-    less = f"{abs(saved):.1%}".replace("%", " %")
-    return f"cost, with learning: {less}{half} {'less' if saved >= 0 else 'more'} than the default every time"
 
 
 def _belief_table(job: Recurring, summary: SeriesSummary, beliefs: Sequence[SizeBelief], *, wide: bool) -> Table:

@@ -4,7 +4,8 @@ The JSON is part of the public surface: ``job`` · ``recurrence`` · ``number`` 
 not) · ``exit_code`` · ``duration_s`` and ``energy_j`` (of all trials, in the GPUs' time) · ``virtual`` · ``platform``
 · ``trials``: for each ``trial``, ``batch_size``, ``purpose``, ``reason``, ``command``, ``outcome``, ``epochs``,
 ``value``, ``duration_s``, ``energy_j``, ``error_j``, ``before_training_s`` and ``…_j`` (not in these), ``exit_code``,
-``profile`` (what an epoch costs, setting by setting), ``notes``, ``tune`` (null, or as in ``cli.tuned``) ·
+``profile`` (what an epoch costs, setting by setting), ``notes``, ``run`` (under which name it is kept, or null),
+``tune`` (null, or as in ``cli.tuned``) ·
 ``summary`` and ``beliefs``: as ``recur status`` says.
 """
 
@@ -48,7 +49,7 @@ def tell(
     if done.error is not None:
         complain(f"{_name(job, summary)}: {done.error}")
     elif not quiet:
-        _show(lines(done, job, summary, virtual=virtual))
+        _show(lines(done, job, summary, beliefs, virtual=virtual))
     if done.unkept is not None:
         complain(f"what was learnt is not all kept: {done.unkept}")
     if file is not None:
@@ -58,7 +59,9 @@ def tell(
             complain(f"--json {file.name} could not be written: {error.strerror}")
 
 
-def lines(done: Recurrence, job: Recurring, summary: SeriesSummary | None, *, virtual: bool) -> list[str]:
+def lines(
+    done: Recurrence, job: Recurring, summary: SeriesSummary | None, beliefs: list[SizeBelief], *, virtual: bool
+) -> list[str]:
     """What to say of a recurrence that reached its target: the result, why this way, what is known."""
     trial = done.reached
     assert trial is not None
@@ -71,7 +74,7 @@ def lines(done: Recurrence, job: Recurring, summary: SeriesSummary | None, *, vi
     told += [f"before it: {in_short(each.asked, each.ended)}" for each in done.trials if each is not trial]
     if ended.tuned is not None:
         told.append(f"clocks: {ended.tuned.headline}")
-    told += summary_lines(job, summary) if summary is not None else []
+    told += summary_lines(job, summary, beliefs) if summary is not None else []
     told += ended.notes
     told.append(f"'joulewise recur status {job.name}' tells what is believed about each batch size")
     return [line for line in told if line]
@@ -123,6 +126,7 @@ def _trial(trial: Trial) -> dict[str, Any]:
         "exit_code": ended.exit_code,
         "profile": plain(ended.profile),
         "notes": list(ended.notes),
+        "run": ended.run,
         "tune": None if ended.tuned is None else tuned.as_json(ended.tuned),
     }
 

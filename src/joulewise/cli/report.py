@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,8 +20,7 @@ from joulewise.core.errors import BadSpec
 if TYPE_CHECKING:
     from joulewise.report.beside import Beside
     from joulewise.report.figures import Beyond
-    from joulewise.report.run_summary import RunSummary
-    from joulewise.report.story import Story
+    from joulewise.report.kept_run import KeptRun
     from joulewise.report.worth import Carbon
     from joulewise.store import Store
 
@@ -54,7 +52,7 @@ def report(
     """Write the report of a run, or of how two runs differ.
 
       joulewise report 20260314-1015 --out run.html --png run.png
-      joulewise report 20260314-1015 --carbon-g-per-kwh 380 --carbon-source "ENTSO-E, DE, 2025"
+      joulewise report 20260314-1015 --carbon-g-per-kwh 380 --carbon-source ENTSO-E
       joulewise report --compare 20260313-0900 20260314-1015
 
     The page is one file with everything in it: what was spent and saved, with
@@ -92,40 +90,28 @@ def _refuse_files(out: Path | None, png: Path | None) -> None:
     outputs.refuse_one_for_two({"--out": out, "--png": png})
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """A run that has ended, as the store has it."""
-
-    summary: RunSummary
-    story: Story
-    measured: dict[str, Any] | None
-
-    @property
-    def tuned(self) -> bool:
-        return bool(self.story.seen or self.story.decided)
-
-
-def _kept(store: Store, beginning: str) -> _Kept:
+def _kept(store: Store, beginning: str) -> KeptRun:
     """The run whose name begins so. BadSpec where there is none, or it is still going, or nothing can be read of it."""
+    from joulewise.report.kept_run import KeptRun
     from joulewise.report.run_summary import State
     from joulewise.report.story import Story
     from joulewise.report.summaries import Summaries
     from joulewise.store import views
 
     name = views.named(store.tables, beginning)
-    summary, run = Summaries(store).one(name), views.one(store.tables, name)
-    if summary is None or run is None:  # forgotten this moment
+    summary = Summaries(store).one(name)
+    if summary is None:  # forgotten this moment
         raise BadSpec(f"no run is called {name!r} in {store.name}; see 'joulewise history'")
     if summary.state is State.RUNNING:
         raise BadSpec(f"run {name} is still going; wait for its end, or see 'joulewise history {name}'")
     story = Story.of(event for _, event in store.journal(name).read())
-    return _Kept(summary, story, None if run.measured is None else dict(run.measured))
+    return KeptRun.of(store, summary, story)
 
 
 def _one(
     ctx: typer.Context,
     store: Store,
-    kept: _Kept,
+    kept: KeptRun,
     carbon: Carbon | None,
     out: Path | None,
     png: Path | None,
@@ -133,24 +119,17 @@ def _one(
     as_json: bool,
 ) -> None:
     from joulewise.report.beside import Beside
-    from joulewise.report.figures import Beyond
-    from joulewise.report.kept_curves import series_of
 
-    summary, story = kept.summary, kept.story
-    series = series_of(store, summary.name, summary.began_s, story.began_s)
-    beyond, beside = Beyond.of(story, series), Beside(kept.measured, carbon)
+    summary, beyond = kept.summary, kept.beyond(store)
     if out is None and png is None and not as_json:
         out = Path(f"joulewise-{re.sub(r'[^A-Za-z0-9._-]', '_', summary.name)[:100]}.html")
         outputs.refuse_unwritable("--out", out)
     if out is not None:
-        from joulewise.report.page import page
-
-        made = page(story, beyond, title=None if kept.tuned else summary.headline, beside=beside)
-        _write(out, made)
+        _write(out, kept.page(beyond, carbon))
     if png is not None:
         _draw(png, kept, beyond, max(1, len(summary.gpus)))
     if as_json:
-        print(json.dumps(_plain(kept, beside), allow_nan=False))
+        print(json.dumps(_plain(kept, Beside(kept.measured, carbon)), allow_nan=False))
     else:
         print(f"{summary.name}: {summary.headline}")
     for path, what in ((out, "report"), (png, "picture")):
@@ -167,7 +146,7 @@ def _write(out: Path, made: str) -> None:
         ) from None
 
 
-def _draw(png: Path, kept: _Kept, beyond: Beyond, gpus: int) -> None:
+def _draw(png: Path, kept: KeptRun, beyond: Beyond, gpus: int) -> None:
     from joulewise.report import run_plot
 
     summary = kept.summary
@@ -180,7 +159,7 @@ def _draw(png: Path, kept: _Kept, beyond: Beyond, gpus: int) -> None:
         ) from None
 
 
-def _plain(kept: _Kept, beside: Beside) -> dict[str, Any]:
+def _plain(kept: KeptRun, beside: Beside) -> dict[str, Any]:
     """The whole report as plain values; ``…_half`` are halves of 95 % intervals."""
     from joulewise.core.plain import plain
     from joulewise.report import run_facts
@@ -209,7 +188,7 @@ def _plain(kept: _Kept, beside: Beside) -> dict[str, Any]:
     }
 
 
-def _compare(ctx: typer.Context, a: _Kept, b: _Kept, *, out: Path | None, as_json: bool) -> None:
+def _compare(ctx: typer.Context, a: KeptRun, b: KeptRun, *, out: Path | None, as_json: bool) -> None:
     from joulewise.report import compare_page
     from joulewise.report.compare import Side, compare
 

@@ -64,7 +64,9 @@ class Outcome:
 
 def restore(
     ctx: typer.Context,
-    gpu: Annotated[list[str] | None, typer.Option(help="Only these: GPU-… or nvml:0-3. Repeatable.")] = None,
+    gpu: Annotated[
+        list[str] | None, typer.Option(metavar="SPEC", help="Only these: GPU-… or nvml:0-3. Repeatable.")
+    ] = None,
     job: Annotated[
         str | None, typer.Option(help="Take this job's grants back, and restore the GPUs that it had.")
     ] = None,
@@ -90,8 +92,8 @@ def restore(
 
       joulewise restore
       joulewise restore --gpu nvml:0 --json
-      joulewise restore --job $SLURM_JOB_ID        in a Slurm epilog
-      joulewise restore --forget GPU-3f2a          a card that was taken out
+      joulewise restore --job $SLURM_JOB_ID        # in a Slurm epilog
+      joulewise restore --forget GPU-3f2a          # a card that was taken out
 
     Exit code 0 if all is back, or there was nothing to do; 1 if something
     could not be put back, or what was named is in other hands.

@@ -80,41 +80,46 @@ class Outputs:
 def run(
     ctx: typer.Context,
     command: Annotated[list[str], typer.Argument(metavar="COMMAND", help="The command and its arguments, after --.")],
-    gpu: Annotated[str | None, typer.Option(metavar="SPEC", help=HELP)] = None,
-    json: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write the result as JSON; - is stdout, its last line.")
-    ] = None,
-    record: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write every reading as JSON lines; --gpu replay:FILE reads it.")
-    ] = None,
-    plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw power and clocks over time: .svg, .png or .pdf.")
-    ] = None,
-    interval: Annotated[float, typer.Option(metavar="SECONDS", help="Time between two readings of power.")] = 0.1,
-    no_keep: Annotated[bool, typer.Option("--no-keep", help="Leave the store alone: no history, no readings.")] = False,
-    live: Annotated[
-        bool, typer.Option("--live/--no-live", help="Show power, clocks and joules below the command's output.")
+    tune: Annotated[
+        bool, typer.Option("--tune", help="Find and hold the setting that saves most energy, and prove it.")
     ] = False,
     setting: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KNOB=VALUE", help="Hold power_limit_w, sm_mhz or memory_mhz meanwhile."),
     ] = None,
-    speed: Annotated[float, typer.Option(help="With --gpu sim:…: seconds that it lives per second.")] = 1.0,
-    tune: Annotated[
-        bool, typer.Option("--tune", help="Find and hold the setting that saves most energy, and prove it.")
+    gpu: Annotated[str | None, typer.Option(metavar="SPEC", help=HELP)] = None,
+    live: Annotated[
+        bool, typer.Option("--live/--no-live", help="Show watts and joules below the command's output.")
     ] = False,
+    json: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write the result as JSON; - is stdout, its last line.")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw power and clocks over time: .svg, .png or .pdf.")
+    ] = None,
+    record: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write every reading as JSON lines; --gpu replay:FILE reads it.")
+    ] = None,
+    no_keep: Annotated[bool, typer.Option("--no-keep", help="Leave the store alone: no history, no readings.")] = False,
+    interval: Annotated[float, typer.Option(metavar="SECONDS", help="Time between two readings of power.")] = 0.1,
+    speed: Annotated[
+        float, typer.Option(metavar="K", help="With --gpu sim:…: seconds that it lives per second.")
+    ] = 1.0,
     max_slowdown: Annotated[
-        str | None, typer.Option(metavar="2%", help="How much slower it may get: 2% or 0.02.", rich_help_panel=_TUNING)
+        str | None,
+        typer.Option(
+            metavar="2%", help="How much slower it may get; 2% unless said otherwise.", rich_help_panel=_TUNING
+        ),
     ] = None,
     objective: Annotated[
         str | None,
-        typer.Option(metavar="WHAT", help="energy, money, edp, ed2p or zeus[:ETA].", rich_help_panel=_TUNING),
+        typer.Option(metavar="WHAT", help="energy (usual), money, edp, ed2p or zeus[:ETA].", rich_help_panel=_TUNING),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Set nothing; say what would be set.", rich_help_panel=_TUNING)
     ] = False,
     report: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a report with plots: HTML.", rich_help_panel=_TUNING)
+        Path | None, typer.Option(metavar="FILE.html", help="Write a report with plots.", rich_help_panel=_TUNING)
     ] = None,
     gpu_hour_price: Annotated[
         float | None, typer.Option(metavar="PRICE", help="Of one GPU for one hour.", rich_help_panel=_TUNING)
@@ -135,41 +140,23 @@ def run(
         float | None, typer.Option(metavar="J", help="A step, all GPUs, at most.", rich_help_panel=_TUNING)
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Of every draw; without it one is drawn.", rich_help_panel=_TUNING)
+        int | None, typer.Option(metavar="N", help="Of every draw; without it one is drawn.", rich_help_panel=_TUNING)
     ] = None,
 ) -> None:
-    """Measure a command, or tune it: joules ± error, watts, seconds, GPU by GPU.
+    """Measure a command: joules ± error, watts, seconds, GPU by GPU; with --tune, make it spend less.
 
-    The command, its output and its exit code stay as they are; the result
-    goes to stderr when it has ended. Measured are the GPUs that it may use, or
-    those of --gpu; with --gpu sim:h200 the command sees a virtual GPU.
-
-    --set holds a power limit, or a ceiling for a clock, on those GPUs while
-    the command runs, as root or through the daemon. What was there comes back
-    when it ends, however it or joulewise ends. If it is lost before, the
-    command goes on: a line on stderr and the summary say so (ended_early in
-    the JSON), and the exit code stays.
-
-    --tune watches the command, finds the SM clock, memory clock and power
-    limit that save most energy within --max-slowdown (2% unless said
-    otherwise), holds them, and proves the saving against windows at default.
-    It needs no change to the command. Where it cannot tune, it says why and
-    the command runs as without it.
-
-    What it used, and its power and clocks second by second, are kept for
-    'joulewise history' and 'joulewise serve', unless --no-keep is given.
+    The command, its output and its exit code stay as they are; the result goes to stderr when it has ended. --tune
+    watches it, finds the clocks and power limit that save most energy within --max-slowdown, holds them, and proves
+    the saving; what was set is put back at the end, however it ends. Where it cannot tune, it says why and only
+    measures. Runs are kept for 'joulewise history' and 'joulewise serve'.
 
       joulewise run -- python train.py --epochs 3
       joulewise run --tune --report report.html -- python train.py
       joulewise run --set power_limit_w=500,sm_mhz=1500 -- python train.py
       joulewise run --gpu sim:h200 --live --plot power.svg -- ./train.sh
-      joulewise run --json result.json --record run.jsonl -- make train
 
-    Exit code: the command's; 127 if it is not found, 126 if it cannot be
-    executed, 128 + n if signal n ended it. It is not started, and the code is
-    2, if a flag or a file is wrong or --set names a value that this GPU or
-    the site does not allow; 1 if there is nothing to measure with, or the
-    right to set, or the GPU, is somebody else's.
+    Exit code: the command's; 127 if it is not found. 2: a flag, a file or a value is wrong, 1: nothing to measure
+    with, or no right to set; then it was not started.
     """
     if not 0.01 <= interval <= 10:
         raise BadSpec(f"--interval {interval:g} is outside 0.01 to 10 seconds; 0.1 is usual")
@@ -191,9 +178,8 @@ def run(
         files = Outputs.checked(json, record, plot, report)
         load_numpy()
         found = _open_gpus(ctx, stack, gpu, speed)
-        if not found.gpus and not wanted:
-            if aim is None:  # what was to be tuned runs untuned, and the result says why
-                _refuse_without_host(found.why)
+        if not found.gpus and not wanted and aim is None:  # what was to be tuned runs untuned: the result says why
+            _refuse_without_host(found.why)
             say(ctx, f"measuring the host only: {found.why}")
         from joulewise.cli import keeping
         from joulewise.cli.meter import Meter

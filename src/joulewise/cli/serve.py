@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from joulewise.cli import say
+from joulewise.cli.help import VerbFamily
 from joulewise.core.errors import BadSpec
 from joulewise.serve import tokens
 from joulewise.serve.tokens import Guard, Scope, Token
@@ -28,17 +29,17 @@ _WORTH = "What it is worth"
 _LOAD = "transformer"
 """What virtual GPUs are busy with, so that there is something to see."""
 
-app = typer.Typer(
-    add_completion=False,
-    rich_markup_mode="rich",
+app = VerbFamily(
+    no_args_is_help=False,
     invoke_without_command=True,
-    help="A dashboard of runs, GPUs, recurring jobs, plans and clusters at /, /metrics for Prometheus, JSON\n"
-    "under /api; and recurring jobs over HTTP: ask for trials and tell results from any machine.\n\n"
-    "  joulewise serve\n\n"
-    "  joulewise serve token --scope write --name ci\n\n"
+    help="A dashboard of runs, GPUs, recurring jobs, plans and clusters at /; /metrics for Prometheus; JSON under\n"
+    "/api, described at /docs, where recurring jobs are asked and told from any machine.\n\n"
+    "  joulewise serve\n"
+    "  joulewise serve --gpu sim:h200 --kwh-price 0.30 --currency EUR\n"
+    "  joulewise serve token --scope write --name ci\n"
     "  joulewise serve --host 0.0.0.0 --database postgresql://joulewise@db/joulewise\n\n"
-    "Its API is described at /docs. Without tokens it serves this machine only.\n"
-    "It speaks plain HTTP: put it behind a proxy that speaks TLS where others listen.",
+    "Without tokens it serves this machine only. It speaks plain HTTP: put it behind a proxy that speaks TLS where\n"
+    "others listen.",
 )
 
 TokenFile = Annotated[
@@ -59,7 +60,7 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any that is free.")] = PORT,
     database: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="A file, or postgresql://…. Default: $JOULEWISE_DATABASE, else your own."),
+        typer.Option(metavar="URL", help="File or postgresql://…. Default: $JOULEWISE_DATABASE, else yours."),
     ] = None,
     token_file: TokenFile = None,
     no_auth: Annotated[
@@ -67,15 +68,13 @@ def serve(
     ] = False,
     gpu: Annotated[
         str | None,
-        typer.Option(
-            metavar="SPEC", help="GPUs to show, such as nvml:0-3 or sim:h200*4. Default: all of this machine, if any."
-        ),
+        typer.Option(metavar="SPEC", help="GPUs to show: nvml:0-3, sim:h200*4. Default: all of this machine."),
     ] = None,
     no_gpu: Annotated[bool, typer.Option("--no-gpu", help="Read no GPU of this machine.")] = False,
     interval: Annotated[float, typer.Option(metavar="SECONDS", help="Time between two looks at the GPUs.")] = 1.0,
     plans: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Plans to show. Default: 'plans' beside the default database, if there."),
+        typer.Option(metavar="FOLDER", help="Plans to show. Default: 'plans' beside the default database."),
     ] = None,
     kwh_price: Annotated[
         float | None, typer.Option(metavar="0.30", help="What a kWh costs.", rich_help_panel=_WORTH)
@@ -155,11 +154,11 @@ def _live(spec: str | None, interval_s: float, *, no_gpu: bool) -> Iterator[Live
 @app.command("token")
 def token(
     ctx: typer.Context,
-    scope: Annotated[Scope, typer.Option(help="Whoever may write may read.")],
-    name: Annotated[str, typer.Option(help="Whose it is; for 'agent' the node's name, or '*'.")] = "",
+    scope: Annotated[Scope, typer.Option(metavar="read|write|agent", help="Whoever may write may read.")],
+    name: Annotated[str, typer.Option(metavar="NAME", help="Whose it is; for 'agent' the node's name, or '*'.")] = "",
     token_file: TokenFile = None,
 ) -> None:
-    """Make a token, keep its hash in the file, and print it: it is shown this once.
+    """Make a token, keep its hash, and print it: it is shown this once.
 
       joulewise serve token --scope write --name ci > ci.token
 

@@ -39,18 +39,23 @@ def sim(
     command: Annotated[
         list[str] | None, typer.Argument(help="The command and its arguments, after --. None: keep the GPUs up.")
     ] = None,
-    gpu: Annotated[str, typer.Option(help="Virtual GPUs: sim:h200, sim:a100*4, sim:a100*4,h200.")] = "sim:h200",
+    gpu: Annotated[
+        str, typer.Option(metavar="SPEC", help="Virtual GPUs: sim:h200, sim:a100*4, sim:a100*4,h200.")
+    ] = "sim:h200",
     speed: Annotated[
-        float, typer.Option(help="Seconds they live per second. Other tools than ours are right at 1 only.")
+        float, typer.Option(metavar="K", help="Seconds they live per second. Other tools than ours need 1.")
     ] = 1.0,
     load: Annotated[
-        str | None, typer.Option(help="Workload: what every GPU runs by itself, or with --couple one step of it.")
+        str | None,
+        typer.Option(metavar="WORKLOAD", help="What every GPU runs by itself, or with --couple one step of it."),
     ] = None,
     couple: Annotated[
-        Couple | None, typer.Option(help="Do a virtual step at each optimiser step of an unchanged script.")
+        Couple | None,
+        typer.Option(metavar="torch", help="Do a virtual step at each optimiser step of an unchanged script."),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Draw each card's sensor errors. Without it sensors have no gain error.")
+        int | None,
+        typer.Option(metavar="N", help="Draw each card's sensor errors. Without it they have no gain error."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Without a command: say where they are as JSON.")] = False,
 ) -> None:
@@ -58,7 +63,7 @@ def sim(
 
     joulewise sim --gpu 'sim:a100*4' --load transformer -- nvitop -1
     joulewise sim --couple torch -- python train.py
-    joulewise sim > gpus.env &      and in another shell:  . ./gpus.env
+    joulewise sim > gpus.env &      # and in another shell:  . ./gpus.env
     """
     with ExitStack() as stack:
         mask = stack.enter_context(signals_held())

@@ -30,7 +30,7 @@ def stand(
     words: Annotated[
         list[str] | None, typer.Argument(metavar="CLOCK=MHZ", help="sm_mhz=1410 or memory_mhz=1593; with --end: CLOCK.")
     ] = None,
-    gpu: Annotated[list[str] | None, typer.Option(help="GPU-… or nvml:0-3. Repeatable.")] = None,
+    gpu: Annotated[list[str] | None, typer.Option(metavar="SPEC", help="GPU-… or nvml:0-3. Repeatable.")] = None,
     end: Annotated[bool, typer.Option("--end", help="Keep it no longer; without a CLOCK, none of them.")] = False,
     listed: Annotated[bool, typer.Option("--list", help="Say what stands; so does no argument at all.")] = False,
     socket: Socket = None,

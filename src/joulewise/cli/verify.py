@@ -189,7 +189,8 @@ def _read(path: Path) -> str:
     try:
         return path.read_bytes().decode("utf-8")
     except OSError as error:
-        raise BadSpec(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from None
+        why = (error.strerror or str(error)).lower()
+        raise BadSpec(f"{path} cannot be read: {why}; name what 'run --report' wrote, or a run of 'history'") from None
     except UnicodeDecodeError:
         raise BadSpec(f"{path} is no report: not text; name the HTML file that 'run --report' wrote") from None
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import re
 from html import escape
-from importlib import metadata
 from typing import Any
 
 from joulewise.core.units import format_duration, format_energy, format_percent
+from joulewise.core.version import VERSION
 from joulewise.report import beside as spent
 from joulewise.report import figures, outcome, worth
 from joulewise.report.beside import Beside
@@ -49,6 +49,7 @@ def page(
     sections = [
         _head(story, claim, title, beside, proves=proves),
         _section("What was spent", spent.spent(beside) if beside is not None else ""),
+        _section("What to do next", _advised(story)),
         _section("Power and clock", figures.power(story, beyond)),
         _section("What this job can do", figures.frontier(story, beyond)),
         _section("Saving so far", figures.saving(story) if proves and claim.held else ""),
@@ -96,7 +97,7 @@ def carried(html: str) -> dict[str, Any]:
 def _carried(story: Story, claim: Claim, beyond: Beyond, beside: Beside | None, *, proves: bool, kept: bool) -> str:
     facts: dict[str, Any] = {
         "format": FORMAT,
-        "version": metadata.version("joulewise"),
+        "version": VERSION,
         "run": story.run,
         "proves": proves,
         "kept": kept,
@@ -141,6 +142,18 @@ def _head(story: Story, claim: Claim, title: str, beside: Beside | None, *, prov
         '<div class="tiles">'
         + "".join(f'<div class="tile"><b>{escape(value)}</b><span>{escape(name)}</span></div>' for value, name in tiles)
         + "</div></header>"
+    )
+
+
+def _advised(story: Story) -> str:
+    """How to come by what a dry run, or one without rights, would have set."""
+    if not isinstance(story.facts.get("advised"), str):
+        return ""
+    return (
+        "<p>Nothing was set, and what is expected comes from this GPU's law, not from a measurement. To have it, run "
+        "the same command with <code>--tune</code> and without <code>--dry-run</code>, as root or where "
+        "<code>joulewise daemon</code> lets you: it compares every setting with the default before it holds it, and "
+        "proves what that saved. <code>joulewise doctor</code> says what is missing on this machine.</p>"
     )
 
 

@@ -146,12 +146,14 @@ def _headline(run: Run, state: State, story: Story | None, claim: Claim | None) 
 
 
 def _used(run: Run) -> str:
-    """``"412 ± 3 kJ in 5.0 min, 1373 W on average"``, and how it ended if not well."""
+    """``"412 ± 3 kJ in 5.0 min, 1373 W on average"``; first what a dry run would set, last how it ended if not well."""
     measured = run.measured or {}
     energy_j, duration_s = _number(measured.get("energy_j")), _number(measured.get("duration_s"))
     parts = []
     if isinstance(why := run.facts.get("untuned"), str):
         parts.append(f"not tuned: {why}")
+    if isinstance(advised := run.facts.get("advised"), str):
+        parts.append(advised)
     if energy_j is not None and duration_s:
         used = f"{format_energy(energy_j, _number(measured.get('energy_error_j')))} in {format_duration(duration_s)}"
         parts.append(f"{used}, {format_power(energy_j / duration_s)} on average")

@@ -2,8 +2,9 @@
 
 What a run came to is folded from its journal once, when it has ended, and remembered beside the journal (table
 ``summaries``), from where it may be thrown away at any time: it is folded again. So a look at ten thousand runs reads
-one page of rows and a few sums. Runs that are new to us get a provisional row at once, from their first and last events
-alone; folding all of theirs is done as far as ``patience_s`` allows, the latest first, and goes on with the next look.
+one page of rows and a few sums. Runs that are new to us get a provisional row, from their first and last events alone,
+before all of theirs are folded. Both are done as far as ``patience_s`` allows, the latest first, and go on with the
+next look: whoever looks first after a long absence is answered soon, and ``behind`` says that there is more to come.
 Not the runs themselves: ``store.views`` and ``report.story`` tell those.
 """
 
@@ -30,7 +31,15 @@ __all__ = ["RunSummary", "State", "Summaries", "Totals"]
 VERSION: Final = 1
 """Of what is remembered. Another one is folded anew; minus this is a provisional row."""
 PATIENCE_S: Final = 0.1
-"""How long one look may go on folding journals, in seconds of this thread's processor time."""
+"""How long one look may go on with what is new, in seconds of this thread's processor time."""
+_WALL: Final = 5.0
+"""So many times as long by the clock: a database elsewhere costs waiting, not processor time."""
+_LEAST: Final = 25
+"""So many runs are taken in whatever it takes: each look shall be further than the last."""
+WAIT_S: Final = 0.5
+"""How long whoever asks waits for another's look, by the clock; then what is there by now is the answer."""
+DAMAGED: Final = "its journal is damaged"
+"""How the headline of a run begins that cannot be told any more."""
 _FRESH_S: Final = 1.0
 _YOUNG_S: Final = 120.0
 """What a whole command used is written seconds after its tuner has ended."""
@@ -124,6 +133,8 @@ class Summaries:
         self._edges: tuple[object, ...] | None = None
         self.trouble: str | None = None
         """Why some runs may be missing, in one line; None while none is."""
+        self.behind = False
+        """Whether some are missing, or not folded, since there was too much for one look. The next one goes on."""
 
     def page(self, first: int = 0, most: int = 50, query: str = "", state: str = "") -> tuple[list[RunSummary], int]:
         """Runs from number ``first`` on, the latest first, at most ``most``; and how many there are in all.
@@ -170,33 +181,44 @@ class Summaries:
     def refresh(self, patience_s: float | None = None) -> bool:
         """Take in what has happened since the last look; whether all journals that have ended are folded.
 
-        Looks at most once in ``fresh_s``. NotKept when the store cannot be read.
+        Looks at most once in ``fresh_s``, unless ``patience_s`` is given. NotKept when the store cannot be read.
         """
-        with self._lock:
+        # Who names a patience has time to wait; others are answered out of what is there, also while a long journal is
+        # folded for somebody else.
+        if not self._lock.acquire(timeout=-1 if patience_s is not None else WAIT_S):
+            return False
+        try:
             if 0 <= self._now() - self._looked_s < self._fresh_s and patience_s is None:
-                return True
+                return not self.behind
+            patience_s = self._patience_s if patience_s is None else patience_s
             try:
-                self._take_in()
-                done = self._fold(self._patience_s if patience_s is None else patience_s)
-                self.trouble = None
+                whole = self._take_in(_Patience(patience_s))
+                done = self._fold(_Patience(patience_s if whole else 0.0)) and whole
+                self.trouble, self.behind = None, not done
             except _NotRemembered as error:
-                self.trouble = str(error)
+                self.trouble, self.behind = str(error), False
                 done = False
             self._looked_s = self._now()
             return done
+        finally:
+            self._lock.release()
 
-    def _take_in(self) -> None:
-        """A provisional row for each run that has begun or ended since."""
+    def _take_in(self, patience: _Patience) -> bool:
+        """A provisional row for each run that has begun or ended since, the latest first; whether all have one."""
         edges = next(iter(self._tables.select(_EDGES, {})), None)
         if edges == self._edges:
-            return
+            return True
         numbers = {"version": VERSION, "provisional": -VERSION}
         before: list[str] = []
+        taken = 0
         while streams := [stream for (stream,) in self._tables.select(_NEW, numbers)]:
             if streams == before:  # what cannot be told is never remembered; not for ever again
                 break
             before = streams
             for stream in streams:
+                if taken >= _LEAST and patience.over:
+                    return False
+                taken += 1
                 run = self._run(stream)
                 if run is not None:
                     heard_s = self._heard_s(run)
@@ -204,10 +226,10 @@ class Summaries:
                     told = summary(run, state, self._now(), heard_s=heard_s)
                     self._save(run, told, full=not told.tuned and state is not State.RUNNING)
         self._edges = edges
+        return True
 
-    def _fold(self, patience_s: float) -> bool:
-        """Fold what has ended and is not folded yet, and see what has become of those that run."""
-        until_s = time.thread_time() + patience_s
+    def _fold(self, patience: _Patience) -> bool:
+        """Fold what has ended and is not folded yet, and see what has become of those that run; whether all are."""
         before_s = 1e300
         folded = 0
         while rows := self._tables.select(_UNSETTLED, {"before_s": before_s}):
@@ -225,7 +247,7 @@ class Summaries:
                         self._save(run, told, full=False)
                 elif version == VERSION and state == now and not self._settled(run, now, heard_s):
                     continue
-                elif folded and time.thread_time() > until_s:  # one at least: the next look shall be further
+                elif folded and patience.over:  # one at least: the next look shall be further
                     return False
                 else:
                     folded += 1
@@ -290,6 +312,18 @@ class Summaries:
         return views.one(self._tables, name)
 
 
+class _Patience:
+    """``seconds`` of this thread's processor time, and not much longer by the clock."""
+
+    def __init__(self, seconds: float) -> None:
+        self._cpu_s, self._wall_s = time.thread_time() + seconds, time.monotonic() + _WALL * seconds
+
+    @property
+    def over(self) -> bool:
+        """Whether that has passed."""
+        return time.thread_time() > self._cpu_s or time.monotonic() > self._wall_s
+
+
 class _NotRemembered(NotKept):
     """The table of summaries cannot be written, though the journal may be read."""
 
@@ -301,7 +335,7 @@ def _text(told: RunSummary) -> str:
 
 
 def _damaged(told: RunSummary, error: Exception) -> RunSummary:
-    return replace(told, headline=f"its journal is damaged: {error}")
+    return replace(told, headline=f"{DAMAGED}: {error}")
 
 
 def _read(rows: list[tuple[Any, ...]], now_s: float) -> Iterator[RunSummary]:

@@ -18,6 +18,8 @@ from joulewise.tune.series_learnt import Learnt
 from joulewise.tune.series_price import Costs
 from joulewise.tune.series_trials import TrialRecord
 
+WORTH_A_TRY = "worth a try"
+"""What is said of a size that will be tried."""
 _INTERVAL_SD = 1.96
 
 
@@ -125,7 +127,7 @@ def _state(place: int, learnt: Learnt, costs: Costs, outlook: Outlook | None) ->
     weighed = outlook.weigh(place)
     if math.isinf(weighed.net):
         return "hopeless", "cannot be expected to win"
-    return "open", "worth a try" if weighed.net > 0 else "not worth a try now"
+    return "open", WORTH_A_TRY if weighed.net > 0 else "not worth a try now"
 
 
 def summary(
