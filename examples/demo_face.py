@@ -177,7 +177,7 @@ def train(batch_size: int) -> None:
     luck = random.lognormvariate(0.0, 0.08)
     needed = max(2.0, (3.0 + (batch_size / 60) ** 1.2) * luck)
     for epoch in range(1, 17):
-        for _ in range(max(1, 1600 // batch_size)):
+        for _ in range(max(1, 12_800 // batch_size)):
             work([job.loads[job.evaluated]])
         print(f"epoch {epoch} val_acc={min(0.95, 0.8 * epoch / needed):.4f}", flush=True)
 

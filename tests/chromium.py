@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
-# It asks nobody for anything but what a test opens. Without its sandbox, which root cannot have.
+# It asks nobody for anything but what a test opens, and finds nobody but this machine, as with the network off.
+# Without its sandbox, which root cannot have.
 _FLAGS = (
     "--no-sandbox",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost",
     "--disable-gpu",
     "--disable-quic",
     "--no-first-run",

@@ -1,4 +1,4 @@
-"""The dashboard's API on a store with something of everything."""
+"""The dashboard's API on a store with something of everything, on both engines."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +18,7 @@ from joulewise.serve.face import Worth
 from joulewise.serve.face_plan_folder import PlanFolder
 from joulewise.serve.live import LiveGpus
 from joulewise.serve.tokens import Guard, Scope, make
-from joulewise.store import Database, SqliteStore
+from joulewise.store import Database, SqliteStore, Store, open_store
 from tests.cli import made_up
 from tests.monitor.played import PlayedGpu, constant
 from tests.serve import face_toys as toys
@@ -47,23 +47,34 @@ WORTH = Worth(0.3, "EUR", 400.0, "made up")
 SECRET, TOKEN = make(Scope.READ)
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqliteStore]:
+ENGINES = ["sqlite", pytest.param("postgresql", marks=pytest.mark.xdist_group("postgresql"))]
+
+
+def new_store(request: pytest.FixtureRequest, folder: Path) -> Store:
+    """An empty one of the engine that is the fixture's parameter."""
+    if request.param == "sqlite":
+        return open_store(folder / "jobs.db")
+    server = request.getfixturevalue("postgresql")
+    return open_store(server.url(server.new_database()))
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     """One for all tests that only read."""
-    made = SqliteStore(Database(tmp_path_factory.mktemp("face") / "jobs.db"))
+    made = new_store(request, tmp_path_factory.mktemp("face"))
     toys.filled(made)
     yield made
     made.close()
 
 
 @pytest.fixture(scope="module")
-def app(store: SqliteStore, tmp_path_factory: pytest.TempPathFactory) -> FastAPI:
+def app(store: Store, tmp_path_factory: pytest.TempPathFactory) -> FastAPI:
     plans = toys.plans(tmp_path_factory.mktemp("face") / "plans")
     return make_app(store, Guard(None), plans=plans, worth=WORTH)
 
 
 @pytest.fixture(scope="module")
-def guarded(store: SqliteStore) -> FastAPI:
+def guarded(store: Store) -> FastAPI:
     """The same behind a token, without plans."""
     return make_app(store, Guard([TOKEN]))
 
@@ -73,16 +84,16 @@ def face(app: FastAPI) -> Api:
     return Api(app)
 
 
-@pytest.fixture
-def own(tmp_path: Path) -> Iterator[SqliteStore]:
+@pytest.fixture(params=ENGINES)
+def own(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     """An empty store of the test's own."""
-    made = SqliteStore(Database(tmp_path / "own.db"))
+    made = new_store(request, tmp_path)
     yield made
     made.close()
 
 
 @pytest.fixture
-def api(own: SqliteStore) -> Api:
+def api(own: Store) -> Api:
     return Api(make_app(own, Guard(None)))
 
 

@@ -6,6 +6,7 @@ import signal
 import threading
 import tracemalloc
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -21,7 +22,7 @@ from joulewise.serve.face_hub import MOST_NEWS, Hub, Listener, Message
 from joulewise.serve.face_news import News
 from joulewise.serve.live import LiveGpus
 from joulewise.serve.tokens import Guard, Scope, make
-from joulewise.store import Database, SqliteStore
+from joulewise.store import Store, open_store
 from tests.monitor.played import PlayedGpu, constant
 from tests.serve import face_toys as toys
 from tests.serve.asgi import Call
@@ -128,6 +129,36 @@ def test_a_client_that_takes_nothing_for_long_is_let_go():
         told.waiting = [run(2)]
         await reading.until(lambda: len(reading.events()) == 2)
         await reading.leave()
+
+    asyncio.run(listened())
+
+
+def test_a_client_that_goes_away_while_its_network_is_full_leaves_nothing_behind():
+    """What waits to be sent is free, and goes nowhere, in the same moment in which the client is found to be gone."""
+    told = Told()
+
+    async def listened() -> None:
+        hub, left, full = hub_of(told), asyncio.Event(), asyncio.Event()
+
+        async def receive() -> dict[str, Any]:
+            await left.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: dict[str, Any]) -> None:
+            if b"run-1" in message.get("body", b""):
+                full.set()
+                await left.wait()
+
+        stream = asyncio.create_task(EventStream(hub)({"type": "http", "method": "GET"}, receive, send))
+        told.waiting = [run(1)]
+        await asyncio.wait_for(full.wait(), 10.0)
+        left.set()
+        done, _ = await asyncio.wait({stream}, timeout=10.0)
+        assert done
+        assert (len(hub), hub.looking) == (0, False)
+        async with asyncio.timeout(10.0):
+            while len(asyncio.all_tasks()) > 1:
+                await asyncio.sleep(0.01)
 
     asyncio.run(listened())
 
@@ -239,9 +270,15 @@ def test_news_are_one_line_whatever_a_name_holds():
 # What is new.
 
 
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.xdist_group("postgresql"))])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Of an empty store."""
+    return str(tmp_path / "jobs.db") if request.param == "sqlite" else request.getfixturevalue("database_url")
+
+
 @pytest.fixture
-def store(tmp_path) -> Iterator[SqliteStore]:
-    made = SqliteStore(Database(tmp_path / "jobs.db"))
+def store(url: str) -> Iterator[Store]:
+    made = open_store(url)
     yield made
     made.close()
 
@@ -266,10 +303,10 @@ def test_what_was_there_before_is_no_news_and_what_comes_is_told_once(store):
     assert [kind for kind, _ in looked(news)] == ["gpus"]
 
 
-def test_another_process_that_writes_is_heard_and_a_clock_that_is_a_little_behind_is_no_matter(store, tmp_path):
+def test_another_process_that_writes_is_heard_and_a_clock_that_is_a_little_behind_is_no_matter(store, url):
     news = News(Face(store))
     news.begin()
-    other = SqliteStore(Database(tmp_path / "jobs.db"))
+    other = open_store(url)
     other.journal("x").append(Began(1.0, "x", {"command": ["a", "b"]}))
     other.tables.change("UPDATE events SET at = at - 5", {})
     other.journal("x").append(Proven(2.0, -0.08, 0.003, 0.008, 0.002))
@@ -324,9 +361,8 @@ def test_the_apps_events_need_a_token(store):
     assert asyncio.run(listened()).status == 401
 
 
-def test_a_real_server_tells_what_another_process_writes_and_ends_with_streams_open(tmp_path):
-    database = tmp_path / "jobs.db"
-    server = Serving(str(database), tmp_path, "--no-gpu")
+def test_a_real_server_tells_what_another_process_writes_and_ends_with_streams_open(url, tmp_path):
+    server = Serving(url, tmp_path, "--no-gpu")
     heard: list[str] = []
     there, over = threading.Event(), threading.Event()
 
@@ -342,7 +378,7 @@ def test_a_real_server_tells_what_another_process_writes_and_ends_with_streams_o
     thread.start()
     try:
         assert there.wait(60.0)
-        writer = SqliteStore(Database(database))
+        writer = open_store(url)
         writer.journal("said elsewhere").append(Began(1.0, "x", {"command": ["train"]}))
         writer.close()
         toys.until(lambda: any("said elsewhere" in line for line in heard), timeout_s=60.0)

@@ -2,6 +2,7 @@ import itertools
 import math
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from joulewise.device.nvml_library import virtual
 from joulewise.serve.live import LiveGpus
 from joulewise.serve.watched import POINTS, thinned
 from tests.monitor.played import NO_COUNTER, SLOW_COUNTER, PlayedGpu, constant, square
+from tests.serve.face_toys import until
 
 EPOCH_S = 1.8e9
 
@@ -223,6 +225,93 @@ def test_a_driver_that_hangs_holds_up_nobody() -> None:
             assert "the driver may hang" in live.gpus()[0].reason
     finally:
         gpu.let_go.set()
+
+
+def test_joules_move_with_each_reading_though_the_counter_is_looked_at_rarely_and_never_fall() -> None:
+    time = VirtualTime()
+    gpu = PlayedGpu(square(7.0, 120.0, 600.0), time=time, sensors=SLOW_COUNTER)
+    gpu.info = replace(gpu.info, sensors=replace(SLOW_COUNTER, counter_call_s=0.03))  # due every half minute
+    live = watching(gpu)
+    live.look()
+    before_j, shown = gpu.truth_j(), []
+    for _ in range(300):
+        time.sleep(1.0)
+        live.look()
+        shown.append(live.gpus()[0].energy_j)
+    assert gpu.calls.energy < 20
+    assert all(later > earlier for earlier, later in itertools.pairwise(shown))
+    assert shown[-1] == pytest.approx(gpu.truth_j() - before_j, rel=0.02)
+
+
+def test_a_gpu_that_is_lost_keeps_the_joules_that_were_seen_of_it() -> None:
+    time = VirtualTime()
+    gpu = PlayedGpu(constant(300.0), time=time, sensors=SLOW_COUNTER)
+    gpu.info = replace(gpu.info, sensors=replace(SLOW_COUNTER, counter_call_s=60.0))
+    live = watching(gpu)
+    watch(live, time, 11.0)
+    gpu.lost = True
+    watch(live, time, 2.0)
+    gpu.lost = False
+    watch(live, time, 40.0)
+    assert live.gpus()[0].energy_j >= 300.0 * 10.0 * 0.99
+
+
+def test_a_call_that_hangs_costs_its_own_gpu_and_no_other(virtual_nvml: None) -> None:
+    """Against the driver's own interface, as several GPUs of one machine are."""
+    from joulewise.device.discover import find
+
+    with ExitStack() as stack:
+        node = stack.enter_context(spawn("sim:h200*3", load="transformer"))
+        stack.enter_context(virtual(node.directory))
+        client = stack.enter_context(node.client())
+        live = stack.enter_context(LiveGpus(find("nvml:all"), interval_s=0.1))
+        until(lambda: all(gpu.power_w is not None for gpu in live.gpus()))
+        client.fault(1, "hung")
+        live.stale_s = 2.0
+        until(lambda: live.gpus()[1].power_w is None)
+        first, hung, third = live.gpus()
+        assert (first.reason, third.reason) == (None, None)
+        assert "the driver may hang" in hung.reason
+        assert len(live.troubles) == 1
+        assert not live.refresh(within_s=1.0)  # not of all of them
+        assert live.counted().keys() == {first.uuid, third.uuid}
+        until(lambda: live.gpus()[0].energy_j > first.energy_j)
+        client.clear(1)
+        until(lambda: live.gpus()[1].power_w is not None)
+        assert live.troubles == ()
+
+
+def test_counters_of_other_gpus_are_told_at_once_when_one_is_known_to_hang() -> None:
+    hanging, well = HangingGpu(), CountingGpu(constant(300.0), time=WallTime(), seed=1)
+    try:
+        with LiveGpus([hanging, well], interval_s=0.1) as live:
+            assert hanging.hangs.wait(30.0)
+            until(lambda: live._watches[0].hangs(0.05))
+            before_j = live.counted()[well.info.uuid].energy_j
+            live._fresh_s = -math.inf
+            # Were it waited for, this would be false only after the test has long been given up.
+            assert not live.refresh(within_s=0.05)
+            assert live._fresh_s > 0.0
+            assert live.counted()[well.info.uuid].energy_j > before_j
+            hanging.let_go.set()
+    finally:
+        hanging.let_go.set()
+
+
+def test_a_watch_that_was_left_behind_ends_when_it_is_let_go_though_another_was_begun() -> None:
+    gpu = HangingGpu()
+    live = LiveGpus([gpu], interval_s=0.1)
+    live.start()
+    assert gpu.hangs.wait(30.0)
+    (left,) = [each for each in threading.enumerate() if gpu.info.uuid in each.name]
+    live._watches[0].stop()
+    live._watches[0].join(0.01)
+    live._watches[0].start()
+    gpu.let_go.set()
+    left.join(30.0)
+    assert not left.is_alive()
+    live.stop()
+    assert [each for each in threading.enumerate() if gpu.info.uuid in each.name] == []
 
 
 class CountingGpu(PlayedGpu):

@@ -9,17 +9,19 @@ no data; whatever has data is behind the guard.
 from __future__ import annotations
 
 import logging
-from importlib import metadata
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 from fastapi import APIRouter, Depends, FastAPI
 from pydantic import BaseModel
 
 from joulewise.core.errors import NotKept
-from joulewise.serve import metrics, problems
+from joulewise.serve import described, metrics, problems
 from joulewise.serve.face import Face, Worth
 from joulewise.serve.face_clusters import add_clusters
 from joulewise.serve.face_events import add_events
+from joulewise.serve.face_folding import folding
 from joulewise.serve.face_hub import Hub
 from joulewise.serve.face_news import News
 from joulewise.serve.face_overview import add_overview
@@ -60,14 +62,14 @@ def make_app(
     plans: Path | None = None,
     worth: Worth | None = None,
 ) -> FastAPI:
-    """The app. Nothing is read or written before the first request. ``live``: the GPUs to show, None for none;
+    """The app. Nothing is read before it is served. ``live``: the GPUs to show, None for none;
     ``plans``: the folder of plans; ``worth``: what a kilowatt hour costs and emits. ``app.state.closing()`` ends all
     streams of events, for a server that is about to end."""
-    app = FastAPI(title="joulewise", description=_ABOUT, version=metadata.version("joulewise"), redirect_slashes=False)
+    face = Face(store, live=live, plans=plans, worth=worth)
+    app = described.made_app("joulewise", _ABOUT, lifespan=_lifespan(face))
     problems.explain(app)
     app.add_middleware(Segments)
     app.add_middleware(Safely)
-    face = Face(store, live=live, plans=plans, worth=worth)
     news = News(face)
     hub = Hub(news.look, begin=news.begin)
     app.state.closing = hub.close
@@ -79,11 +81,20 @@ def make_app(
     return app
 
 
+def _lifespan(face: Face) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        async with folding(face.summaries):
+            yield
+
+    return lifespan
+
+
 def _face_router(face: Face, hub: Hub, guard: Guard) -> APIRouter:
     router = APIRouter(
         prefix="/api",
         tags=["dashboard"],
-        dependencies=[Depends(allowed(guard, Scope.READ)), Depends(known_alone)],
+        dependencies=[Depends(allowed(guard, Scope.READ))],
         responses=problems.documented(401, 403, 422, 503),
     )
     add_overview(router, face)
@@ -95,9 +106,9 @@ def _face_router(face: Face, hub: Hub, guard: Guard) -> APIRouter:
 
 
 def _health(store: Store) -> APIRouter:
-    router = APIRouter(tags=["health"])
+    router = APIRouter(tags=["health"], dependencies=[Depends(known_alone)])
 
-    @router.get("/healthz", responses=problems.documented(503), summary="Whether the store answers")
+    @router.get("/healthz", responses=problems.documented(422, 503), summary="Whether the store answers")
     def healthz() -> Health:
         try:
             store.streams("series/")

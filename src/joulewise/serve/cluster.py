@@ -10,7 +10,6 @@ What it is not: a scheduler, or a store; what is answered comes from the schedul
 import asyncio
 import time
 from collections.abc import Callable
-from importlib import metadata
 from typing import Any, Protocol
 
 from fastapi import APIRouter, Depends, FastAPI, Response
@@ -20,7 +19,7 @@ from joulewise.cluster.engine import Order
 from joulewise.cluster.scheduler_status import JobStatus, Status
 from joulewise.core.errors import BadSpec
 from joulewise.core.plain import plain
-from joulewise.serve import metrics, problems
+from joulewise.serve import described, metrics, problems
 from joulewise.serve.answers import model_of
 from joulewise.serve.cluster_messages import Submitted, Why
 from joulewise.serve.cluster_metrics import cluster_source
@@ -94,9 +93,7 @@ def make_cluster_app(
 ) -> FastAPI:
     """The app. ``takes_jobs``: False where the engine has a queue of its own, in which jobs run as who handed them in:
     over HTTP they would run as whoever runs the scheduler. ``now``: seconds since 1970 as the scheduler has them."""
-    app = FastAPI(
-        title="joulewise cluster", description=_ABOUT, version=metadata.version("joulewise"), redirect_slashes=False
-    )
+    app = described.made_app("joulewise cluster", _ABOUT)
     problems.explain(app)
     app.include_router(_operators(steering, guard, takes_jobs, now))
     app.include_router(_nodes(agents, guard))

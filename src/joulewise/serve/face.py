@@ -12,6 +12,7 @@ from pathlib import Path
 
 from joulewise.core.errors import BadSpec
 from joulewise.report.summaries import Summaries
+from joulewise.report.worth import Carbon
 from joulewise.serve.desks import Desks
 from joulewise.serve.face_cluster_logs import ClusterLogs
 from joulewise.serve.face_plan_folder import PlanFolder
@@ -34,6 +35,11 @@ class Worth:
         for name, value in (("--kwh-price", self.kwh_price), ("--carbon-g-per-kwh", self.carbon_g_per_kwh)):
             if value is not None and not 0 <= value < math.inf:
                 raise BadSpec(f"{name} {value:g} makes no sense; it must be 0 or more")
+
+    @property
+    def carbon(self) -> Carbon | None:
+        """As reports have it; None where no factor was given."""
+        return None if self.carbon_g_per_kwh is None else Carbon(self.carbon_g_per_kwh, self.carbon_source)
 
 
 class Face:

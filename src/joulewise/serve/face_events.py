@@ -8,16 +8,15 @@ that it costs until then.
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from typing import Any
 
 from fastapi import APIRouter, Response
 from starlette.types import Receive, Scope, Send
 
 from joulewise.serve.face_hub import Hub, Listener
+from joulewise.serve.listen import STALLED_S
 
 KEEP_ALIVE_S = 15.0
-STALLED_S = 60.0
 _HELLO = b"retry: 3000\n: joulewise\n\n"
 _ALIVE = b": keep-alive\n\n"
 _ABOUT = """
@@ -55,31 +54,48 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send until the client, or the server, ends."""
-        async with self._hub.listening() as listener:
-            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            if scope.get("method") == "HEAD":
-                await send({"type": "http.response.body", "body": b""})
-                return
-            gone = asyncio.create_task(_gone(receive))
-            sending = asyncio.create_task(self._send(listener, send))
-            try:
-                await asyncio.wait({gone, sending}, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for task in (gone, sending):
-                    task.cancel()
-                    with suppress(asyncio.CancelledError, TimeoutError, OSError):
-                        await task
+        gone = asyncio.create_task(_gone(receive))
+        try:
+            async with self._hub.listening() as listener:
+                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+                if scope.get("method") == "HEAD":
+                    await send({"type": "http.response.body", "body": b""})
+                    return
+                sending = asyncio.create_task(self._send(listener, send))
+                try:
+                    await asyncio.wait({gone, sending}, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    stalled = await _end(sending)
+            if stalled:
+                # Nothing is kept for it any more; its connection is cut off by now, or in a moment (``listen``). Were
+                # it left before, the server would complain of an answer that was broken off.
+                await asyncio.wait({gone}, timeout=self._stalled_s)
+        finally:
+            await _end(gone)
 
     async def _send(self, listener: Listener, send: Send) -> None:
         parts = [_HELLO]
         while True:
             for part in parts:
                 body = {"type": "http.response.body", "body": part, "more_body": True}
-                await asyncio.wait_for(send(body), self._stalled_s)
+                async with asyncio.timeout(self._stalled_s):  # wait_for may miss that it is told to end
+                    await send(body)
             if listener.closed:
                 break
             parts = await listener.next(self._keep_alive_s) or [_ALIVE]
         await send({"type": "http.response.body", "body": b""})
+
+
+async def _end(task: asyncio.Task[None]) -> bool:
+    """End a task; whether it had given up waiting."""
+    task.cancel()
+    try:
+        await task
+    except TimeoutError:
+        return True
+    except (asyncio.CancelledError, OSError):
+        pass
+    return False
 
 
 async def _gone(receive: Receive) -> None:

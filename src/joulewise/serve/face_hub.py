@@ -70,7 +70,8 @@ class Listener:
         """All that waits, as soon as anything does; nothing after ``most_s``, or when it is closed. Not joined: each is
         shared with all other listeners, also while a slow network has it."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._there.wait(), most_s)
+            async with asyncio.timeout(most_s):  # wait_for may miss that it is told to end
+                await self._there.wait()
         self._there.clear()
         parts = [*self._news, *self._latest.values()]
         if self._missed:

@@ -70,8 +70,16 @@ def _overview(face: Face) -> messages.Overview:
         worth.carbon_source,
         None if saved_kwh is None or carbon is None else saved_kwh * carbon,
         tuple(recent),
-        (*filter(None, (face.summaries.trouble,)), *face.live.troubles),
+        tuple(_troubles(face)),
     )
+
+
+def _troubles(face: Face) -> Iterator[str]:
+    if face.summaries.behind:
+        yield "not all runs are read yet; lists and sums grow until they are"
+    if face.summaries.trouble is not None:
+        yield f"runs may be missing from lists and sums: {face.summaries.trouble}"
+    yield from face.live.troubles
 
 
 def _hits(face: Face, wanted: str) -> Iterator[Hit]:

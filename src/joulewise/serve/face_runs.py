@@ -8,8 +8,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Response
 
 from joulewise.core.plain import plain
-from joulewise.report import figures, outcome, page, run_facts
-from joulewise.report.kept_curves import series_of
+from joulewise.report import outcome, run_facts
+from joulewise.report.kept_run import KeptRun
 from joulewise.report.summaries import RunSummary
 from joulewise.serve import face_messages as messages
 from joulewise.serve.answers import model_of
@@ -78,13 +78,13 @@ def add_runs(router: APIRouter, face: Face) -> None:
         summary="The report of a run",
     )
     def report(name: Name) -> Response:
-        """As ``joulewise run --report`` writes it; ``joulewise verify`` takes it."""
+        """As ``joulewise report`` writes it, with the server's carbon factor; ``joulewise verify`` takes it."""
         summary = found(name)
-        story = face.stories.of(summary.name, summary.began_s).story
-        beyond = figures.Beyond.of(story, series_of(face.store, summary.name, summary.began_s, story.began_s))
-        made = page.page(story, beyond, title=None if story.seen or story.decided else summary.headline)
+        kept = KeptRun.of(face.store, summary, face.stories.of(summary.name, summary.began_s).story)
+        made = kept.page(kept.beyond(face.store), face.worth.carbon)
         headers = {"Content-Security-Policy": _REPORT_POLICY, "Cache-Control": "no-store"}
-        return Response(made, media_type="text/html; charset=utf-8", headers=headers)
+        # A name may hold half of a pair of surrogates, which has no other encoding.
+        return Response(made.encode("utf-8", "replace"), media_type="text/html; charset=utf-8", headers=headers)
 
 
 def _run(summary: RunSummary, told: Told) -> messages.Run:

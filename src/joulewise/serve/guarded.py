@@ -1,10 +1,12 @@
-"""The guard in front of a route: who may not is answered before anything is looked at."""
+"""The guard in front of a route: who may not is answered before anything is looked at, then what makes no sense."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Annotated
 
 from fastapi import Depends, Request
+from fastapi.dependencies.models import Dependant
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from joulewise.core.errors import BadSpec
@@ -14,18 +16,30 @@ _BEARER = HTTPBearer(auto_error=False, description="A token that 'joulewise serv
 
 
 async def known_alone(request: Request) -> None:
-    """For routes whose parameters are all their own: BadSpec for one that the route does not have. A name that was
-    mistyped is told, rather than everything answered as if nothing had been asked for."""
-    known = [each.alias for each in request.scope["route"].dependant.query_params]
+    """BadSpec for a parameter that the route does not have. A name that was mistyped is told, rather than everything
+    answered as if nothing had been asked for. A part of ``allowed``; routes for anybody depend on it by themselves."""
+    known = list(_parameters(request.scope["route"].dependant))
     for name in request.query_params:
         if name not in known:
             have = f"this one has {', '.join(known)}" if known else "this one has none"
             raise BadSpec(f"there is no parameter {name[:80]!r} here; {have}")
 
 
+def _parameters(dependant: Dependant) -> Iterator[str]:
+    """What a route and all that it depends on may be asked with; a model stands for its fields."""
+    for each in dependant.query_params:
+        model = each.field_info.annotation
+        if isinstance(model, type) and issubclass(model, BaseModel):
+            yield from model.model_fields
+        else:
+            yield each.alias
+    for needed in dependant.dependencies:
+        yield from _parameters(needed)
+
+
 def allowed(guard: Guard, scope: Scope) -> Callable[..., Awaitable[None]]:
-    """What a router of that scope depends on: 401 or 403 for a request that the guard refuses.
-    Where its path names a ``node``, an agent's token must be that node's."""
+    """What a router of that scope depends on: 401 or 403 for a request that the guard refuses, then BadSpec for
+    parameters that the route does not have. Where its path names a ``node``, an agent's token must be that node's."""
 
     # Not in a thread: it waits for nothing, and a crowd of agents must not queue for threads.
     async def check(
@@ -41,5 +55,6 @@ def allowed(guard: Guard, scope: Scope) -> Callable[..., Awaitable[None]]:
         if refused is not None:
             headers = {"WWW-Authenticate": "Bearer"} if refused.status == 401 else None
             raise HTTPException(refused.status, refused.message, headers)
+        await known_alone(request)
 
     return check

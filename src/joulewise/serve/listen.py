@@ -20,15 +20,21 @@ _GRACE_S = 10
 """What is being answered when we are told to end may be answered for this long; an ask takes milliseconds."""
 _SOON_S = 2
 """The same for ``serving``: an agent that waits for news gets none any more."""
+STALLED_S = 60.0
+"""Whoever takes nothing of what was sent for so long is cut off. A server that merely closes such a connection waits
+for ever to hand over what is on its way, and keeps its descriptor until then."""
 
 
-def bound(host: str, port: int) -> socket.socket:
+def bound(host: str, port: int, *, stalled_s: float = STALLED_S) -> socket.socket:
     """A socket that listens there (port 0: any that is free). BadSpec, with the way out, if that cannot be had."""
     try:
         family, *_, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_ADDRCONFIG
         )[0]
-        return socket.create_server(address[:2], family=family, backlog=512)
+        made = socket.create_server(address[:2], family=family, backlog=512)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; those that are accepted inherit it
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * stalled_s))
+        return made
     except socket.gaierror as error:
         raise BadSpec(f"--host {host!r} is no address of this machine: {error.strerror}") from error
     except (OSError, OverflowError) as error:
@@ -80,7 +86,7 @@ def _server(app: Any, grace_s: int) -> Any:
             await super().shutdown(sockets)
 
     config = uvicorn.Config(
-        app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=grace_s
+        app, log_level="warning", access_log=False, lifespan="auto", timeout_graceful_shutdown=grace_s
     )
     return Server(config)
 

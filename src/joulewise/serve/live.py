@@ -1,23 +1,25 @@
 """The GPUs of the server's own machine, watched: what ``/metrics``, ``/api/gpus`` and ``/api/events`` show.
 
-One thread asks the driver, about once a second; whoever asks this object gets what is in memory, so that a driver that
-hangs holds up no request. What is older than some seconds is unknown, not the last value for ever. It only reads.
+A thread a GPU asks the driver, about once a second; whoever asks this object gets what is in memory, so that a call
+that hangs holds up no request, and no other GPU. What is older than some seconds is unknown, not the last value for
+ever. It only reads.
 What it is not: a record; ten minutes are kept and lost with the process (``store/readings`` keeps those of runs).
 """
 
 from __future__ import annotations
 
-import logging
 import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Self
 
 from joulewise.core.errors import BadSpec
 from joulewise.device.gpu import Gpu
 from joulewise.device.host import HostEnergy
 from joulewise.serve.watched import Counted, GpuNow, Holders, WatchedGpu
+from joulewise.serve.watching import Watching
 
 LEAST_INTERVAL_S, MOST_INTERVAL_S = 0.1, 60.0
 _HOLDERS_EVERY_S = 5.0
@@ -25,7 +27,9 @@ _HOST_EVERY_S = 5.0
 """The host's counters wrap, at the earliest after a minute."""
 _FRESH_S = 0.2
 """Counters that were looked at so recently are not asked again, however many scrape."""
-_log = logging.getLogger("joulewise.serve")
+_BESIDE_S = 1.0
+"""How often it is looked whether one of those two is due."""
+_END_S = 2.0
 
 
 class LiveGpus:
@@ -65,10 +69,13 @@ class LiveGpus:
         self._zones: dict[str, float] = {}
         self._held_due_s = self._host_due_s = self._fresh_s = float("-inf")
         self._now, self._unix = now, unix
-        self._asked, self._stopping = threading.Event(), threading.Event()
         self._turned = threading.Condition()
-        self._wanted = self._served = 0
-        self._thread: threading.Thread | None = None
+        watching = partial(Watching, turned=self._turned, now=now)
+        self._watches = [
+            watching(partial(self._look_at, each), name=f"GPU {each.gpu.info.uuid}") for each in self._watched
+        ]
+        self._beside = watching(lambda _: self._look_beside(), name="the host and leases")
+        self._started = False
 
     # -- what others ask
 
@@ -121,35 +128,43 @@ class LiveGpus:
 
     def refresh(self, *, within_s: float = 2.0) -> bool:
         """Have the counters looked at now, unless that was just done. False where the driver took longer than
-        ``within_s``, or nobody watches; what is shown is then as old as it is."""
+        ``within_s``, or nobody watches; what is shown is then as old as it is. A GPU that is known to hang is not
+        waited for, so that the others' counters are told as soon as ever."""
         with self._turned:
-            if self._now() - self._fresh_s < _FRESH_S:
+            asked_s = self._now()
+            if asked_s - self._fresh_s < _FRESH_S:
                 return True
-            if self._thread is None or not self._watched:
+            if not self._started or not self._watches:
                 return False
-            self._wanted += 1
-            ticket = self._wanted
-            self._asked.set()
-            return self._turned.wait_for(lambda: self._served >= ticket or self._stopping.is_set(), within_s)
+            asked = [(each, each.ask()) for each in self._watches if not each.hangs(within_s)]
+            served = self._turned.wait_for(
+                lambda: not self._started or all(each.served(number) for each, number in asked), within_s
+            )
+            if served:
+                # Not now: on a busy machine we may be woken long after the counters were looked at.
+                self._fresh_s = max(self._fresh_s, asked_s)
+            return served and self._started and len(asked) == len(self._watches)
 
     # -- life
 
     def start(self) -> None:
-        """Begin to watch, on a thread of its own. A second call does nothing, and so does one without any GPU."""
-        if self._thread is None and (self._watched or (self._host is not None and self._host.zones)):
-            self._stopping.clear()
-            self._thread = threading.Thread(target=self._run, name="joulewise live", daemon=True)
-            self._thread.start()
+        """Begin to watch, each GPU on a thread of its own. A second call does nothing, and so does one without any."""
+        if not self._started and (self._watched or (self._host is not None and self._host.zones)):
+            self._started = True
+            for each in (*self._watches, self._beside):
+                each.start()
 
     def stop(self) -> None:
-        """End watching. Waits a moment for the thread; one that hangs in the driver is left behind."""
-        self._stopping.set()
-        self._asked.set()
+        """End watching. Waits a moment for the threads; one that hangs in the driver is left behind."""
         with self._turned:
+            self._started = False
             self._turned.notify_all()
-        if self._thread is not None:
-            self._thread.join(timeout=2.0)
-            self._thread = None
+        watches = (*self._watches, self._beside)
+        for each in watches:
+            each.stop()
+        until_s = time.monotonic() + _END_S
+        for each in watches:
+            each.join(until_s - time.monotonic())
 
     def __enter__(self) -> Self:
         self.start()
@@ -159,31 +174,22 @@ class LiveGpus:
         self.stop()
 
     def look(self) -> None:
-        """One round: read what is due; counters too if somebody waits for them."""
-        with self._turned:
-            wanted = self._wanted
-            counters = wanted > self._served
-        self._asked.clear()
+        """One round over everything that is due, in the caller's own thread."""
         for each in self._watched:
-            # Not under the lock: a driver that hangs shall hold up nobody but this thread. What a look changes are
-            # single values, each whole at any time.
-            each.look(counters=counters, watched=len(self._watched))
+            self._look_at(each, False)
+        self._look_beside()
+
+    def _look_at(self, each: WatchedGpu, asked: bool) -> float:
+        # Not under the lock: a driver that hangs shall hold up nobody but this thread. What a look changes are single
+        # values, each whole at any time.
+        each.look(counters=asked, watched=len(self._watched))
+        return each.pace_s
+
+    def _look_beside(self) -> float:
         held, zones = self._look_at_holders(), self._look_at_host()
         with self._turned:
             self._held, self._zones = held, zones
-            if counters:
-                self._served, self._fresh_s = wanted, self._now()
-            self._turned.notify_all()
-
-    def _run(self) -> None:
-        while not self._stopping.is_set():
-            began_s = self._now()
-            try:
-                self.look()
-            except Exception:  # a fault of ours in one round shall not end the watch
-                _log.exception("a look at the GPUs failed")
-            pace_s = min((each.pace_s for each in self._watched), default=_HOST_EVERY_S)
-            self._asked.wait(max(0.01, began_s + pace_s - self._now()))
+        return _BESIDE_S
 
     def _look_at_holders(self) -> Mapping[str, str] | None:
         if self._holders is None or self._now() < self._held_due_s:

@@ -12,7 +12,6 @@ import platform
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from importlib import metadata
 from typing import Protocol
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -23,6 +22,7 @@ from prometheus_client.registry import Collector
 from joulewise.core.errors import JoulewiseError
 from joulewise.core.measurement import Throttle
 from joulewise.core.units import hertz_from_megahertz
+from joulewise.core.version import VERSION
 from joulewise.report.summaries import Summaries
 from joulewise.serve.guarded import allowed
 from joulewise.serve.holders import Writes
@@ -72,7 +72,7 @@ class RunTotals(Protocol):
 def metrics_router(sources: Sequence[Source], guard: Guard) -> APIRouter:
     """``GET /metrics``, for whoever may read: Prometheus sends its token as ``authorization`` of the scrape config."""
     router = APIRouter(
-        tags=["metrics"], dependencies=[Depends(allowed(guard, Scope.READ))], responses=documented(401, 403)
+        tags=["metrics"], dependencies=[Depends(allowed(guard, Scope.READ))], responses=documented(401, 403, 422)
     )
     families = _Families(sources)
 
@@ -113,7 +113,7 @@ def of_server(live: LiveGpus, summaries: Summaries) -> list[Source]:
 
 def build() -> Iterator[Metric]:
     """Which joulewise this is."""
-    about = {"version": metadata.version("joulewise"), "python": platform.python_version()}
+    about = {"version": VERSION, "python": platform.python_version()}
     yield InfoMetricFamily("joulewise_build", "The joulewise that answers.", about)
 
 

@@ -109,9 +109,13 @@ class WatchedGpu:
         self.counted_s = -math.inf
         """When the counter was last looked at."""
         self.spent_j = 0.0
-        """Since the first look."""
+        """Since the first look; as of the last look at the counter, where it has one."""
+        self.energy_j = 0.0
+        """The same as of the last reading: what was drawn since the counter was looked at is the sum of power, until it
+        is looked at again. It never falls."""
         self.processes: tuple[Process, ...] | None = None
         self._shown_j: float | None = None
+        self._since_j = 0.0
         self._call_s = gpu.info.sensors.counter_call_s
         self._interval_s, self._now, self._unix = interval_s, now, unix
         self._due_s = self._processes_due_s = self._kept_s = -math.inf
@@ -123,14 +127,15 @@ class WatchedGpu:
         return self._interval_s if self.has_counter else min(self._interval_s, _SUMMED_S)
 
     def look(self, *, counters: bool, watched: int) -> None:
-        """Read it if that is due. ``counters``: its counter, too, whatever that costs; else only now and then, with
-        ``watched`` GPUs that share what it may cost."""
+        """Read it if that is due. ``counters``: its joules of now, whatever that costs; else its counter only now and
+        then, with ``watched`` GPUs that share what it may cost."""
         now_s = self._now()
-        if now_s >= self._due_s:
+        if now_s >= self._due_s or (counters and not self.has_counter and self.lost is None):
             self._read(now_s)
         dear_s = self._call_s * watched / _COUNTER_SHARE
         if self.has_counter and self.lost is None and (counters or now_s - self.counted_s >= dear_s):
             self._count(now_s)
+        self.energy_j = max(self.energy_j, self.spent_j + self._since_j)
         if self.lost is None and now_s >= self._processes_due_s:
             self._processes_due_s = now_s + _PROCESSES_EVERY_S
             self.processes = _processes(self.gpu)
@@ -168,7 +173,7 @@ class WatchedGpu:
             utilization=reading.utilization,
             memory_used_bytes=reading.memory_used_bytes,
             memory_bytes=info.memory_bytes,
-            energy_j=self.spent_j if math.isfinite(self.counted_s if self.has_counter else self.seen_s) else None,
+            energy_j=self.energy_j if math.isfinite(self.counted_s if self.has_counter else self.seen_s) else None,
             throttle=_in_words(reading),
             processes=self.processes if fresh else None,
             held_by=held_by,
@@ -183,6 +188,7 @@ class WatchedGpu:
         except GpuLost as error:
             self.lost, self.reading, self._due_s = str(error), None, now_s + _RETRY_S
             self._shown_j = None  # what its counter shows when it is back may be of another life
+            self.spent_j, self._since_j = self.spent_j + self._since_j, 0.0
             self._past.append((self._unix(), None, None))
             return
         except GpuError as error:
@@ -191,24 +197,20 @@ class WatchedGpu:
         self.reading, self.seen_s, self.lost, self.trouble = reading, now_s, None, None
         # A little less, so that a look that comes a moment early is not put off by a whole turn.
         self._due_s = now_s + 0.9 * self.pace_s
-        if not self.has_counter:
-            self._sum(before, reading)
+        if self.has_counter:
+            self._since_j += _drawn_j(before, reading, power_of)
+        else:
+            self.spent_j += _drawn_j(before, reading, lambda read: read.power_w)
         if now_s - self._kept_s >= 0.9 * self._interval_s:
             self._kept_s = now_s
             self._past.append((self._unix(), power_of(reading), reading.sm_mhz))
-
-    def _sum(self, before: Reading | None, reading: Reading) -> None:
-        if before is None or before.power_w is None or reading.power_w is None:
-            return
-        passed_s = reading.time_s - before.time_s
-        if 0 < passed_s <= _HOLE_S:
-            self.spent_j += 0.5 * (before.power_w + reading.power_w) * passed_s
 
     def _count(self, now_s: float) -> None:
         try:
             shown = self.gpu.energy()
         except Unsupported:
             self.has_counter = False
+            self.spent_j, self._since_j = self.spent_j + self._since_j, 0.0
             return
         except GpuError:
             return  # a read will say what is wrong, if it lasts
@@ -217,7 +219,15 @@ class WatchedGpu:
             # A counter that fell has begun anew with its driver: it shows what was drawn since then.
             fell = shown.energy_j < self._shown_j
             self.spent_j += shown.energy_j if fell else shown.energy_j - self._shown_j
-        self._shown_j, self.counted_s = shown.energy_j, now_s
+        self._shown_j, self.counted_s, self._since_j = shown.energy_j, now_s, 0.0
+
+
+def _drawn_j(before: Reading | None, reading: Reading, power_w: Callable[[Reading], float | None]) -> float:
+    """Joules between two readings; 0 where that is not known."""
+    if before is None or not 0 < (passed_s := reading.time_s - before.time_s) <= _HOLE_S:
+        return 0.0
+    from_w, to_w = power_w(before), power_w(reading)
+    return 0.0 if from_w is None or to_w is None else 0.5 * (from_w + to_w) * passed_s
 
 
 def power_of(reading: Reading) -> float | None:

@@ -5,6 +5,8 @@
 import { h } from "./dom.js";
 
 const KEY = "joulewise-token";
+const PATIENCE_MS = 30_000; // for an answer
+const SILENT_MS = 40_000; // the server says a word at least every 15 s; a line that is silent for longer is dead
 let asking = null; // one dialog for all requests that were refused at once
 let declined = false; // the reader has none: news must not ask again every few seconds
 
@@ -33,11 +35,15 @@ async function ask(path, accept, signal, { quietly = false } = {}) {
   for (;;) {
     const used = token();
     let answer;
+    const late = new AbortController();
+    const timer = setTimeout(() => late.abort(), PATIENCE_MS);
     try {
-      answer = await fetch(path, { headers: headers(accept), signal, cache: "no-store" });
+      answer = await fetch(path, { headers: headers(accept), signal: AbortSignal.any([late.signal, signal].filter(Boolean)), cache: "no-store" });
     } catch (error) {
-      if (error.name === "AbortError") throw error;
-      throw new Refused(0, "The server does not answer. Is 'joulewise serve' still running?");
+      if (signal?.aborted) throw error;
+      throw new Refused(0, late.signal.aborted ? `The server has not answered for ${PATIENCE_MS / 1000} s.` : "The server does not answer. Is 'joulewise serve' still running?");
+    } finally {
+      clearTimeout(timer); // from here on it answers, and what it says may be long
     }
     if (answer.status !== 401 || signal?.aborted) return answer;
     if (token() === used && ((quietly && declined) || !(await newToken(used !== null)))) {
@@ -114,8 +120,9 @@ function newToken(wasWrong) {
 }
 
 /**
- * The server's news, for as long as the page is open: `onEvent(kind, data)`, `onState("live" | "waiting")`.
- * A stream that breaks is opened again, later and later up to 15 s; while the page is hidden there is none.
+ * The server's news, for as long as the page is open: `onEvent(kind, data)`, `onState("live" | "waiting", why)`, where why
+ * is what a Refused says. A stream that breaks is opened again, later and later up to 15 s; while the page is hidden there
+ * is none. Returns a function that tries again at once.
  */
 export function follow(onEvent, onState) {
   let controller = null;
@@ -125,6 +132,7 @@ export function follow(onEvent, onState) {
   async function open() {
     controller = new AbortController();
     const own = controller;
+    let why = null;
     try {
       const answer = await ask("/api/events", "text/event-stream", own.signal, { quietly: true });
       if (!answer.ok) throw new Refused(answer.status, "no news");
@@ -132,10 +140,10 @@ export function follow(onEvent, onState) {
       wait_s = 1;
       await read(answer.body, onEvent);
     } catch (error) {
-      if (error.name !== "AbortError" && !(error instanceof Refused)) console.warn("news:", error.message);
+      why = error instanceof Refused ? error : null; // else it broke off: a server that ends does that
     }
     if (own.signal.aborted) return;
-    onState("waiting");
+    onState("waiting", why);
     timer = setTimeout(open, wait_s * 1000);
     wait_s = Math.min(15, wait_s * 2);
   }
@@ -148,13 +156,19 @@ export function follow(onEvent, onState) {
 
   document.addEventListener("visibilitychange", shown);
   shown();
+  return () => {
+    wait_s = 1;
+    declined = false;
+    shown();
+  };
 }
 
 async function read(body, onEvent) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
-    const { value, done } = await reader.read();
+    const silent = setTimeout(() => reader.cancel(), SILENT_MS);
+    const { value, done } = await reader.read().finally(() => clearTimeout(silent));
     if (done) return;
     rest += value;
     const blocks = rest.split(/\r?\n\r?\n/);

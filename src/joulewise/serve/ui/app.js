@@ -1,6 +1,5 @@
 // The frame around the pages: which one is shown, the keys, light and dark, and the news that pages live by.
 
-import { follow } from "./api.js";
 import { fill, h, say, to } from "./dom.js";
 import { listen } from "./keys.js";
 import cluster from "./pages/cluster.js";
@@ -14,6 +13,7 @@ import run from "./pages/run.js";
 import runs from "./pages/runs.js";
 import search from "./pages/search.js";
 import series from "./pages/series.js";
+import { present } from "./presence.js";
 import { hideTip } from "./tip.js";
 
 // [words of the path, a name for the page, what draws it]. ":name" stands for any one word. All are loaded at once: a
@@ -40,8 +40,7 @@ const NAV = [
   ["clusters", "Cluster", "#/clusters", "c"],
 ];
 const main = document.getElementById("main");
-const live = document.getElementById("live");
-let shown = null; // the page on the screen: {controller, heard: Map, undo: []}
+let shown = null; // the page on the screen: {controller, heard: Map, undo: [], address, failed}
 
 // Which page.
 
@@ -62,10 +61,10 @@ function wanted() {
   return null;
 }
 
-async function show() {
+async function show({ calmly = false } = {}) {
   leave();
   const page = wanted();
-  const own = { controller: new AbortController(), heard: new Map(), undo: [] };
+  const own = { controller: new AbortController(), heard: new Map(), undo: [], address: location.hash || to() };
   const first = shown === null;
   shown = own;
   mark(page?.name);
@@ -79,9 +78,10 @@ async function show() {
   } catch (error) {
     if (own.controller.signal.aborted) return;
     if (error.name === "AbortError") return;
+    own.failed = true;
     title("Trouble");
     fill(root, h("h1", {}, error.status === 404 ? "Not found" : "That did not work"), h("p", {}, error.message),
-      h("div", { class: "row" }, h("button", { type: "button", class: "main", onclick: show }, "Try again"), h("a", { href: "#/" }, "Overview")));
+      h("div", { class: "row" }, h("button", { type: "button", class: "main", onclick: () => show() }, "Try again"), h("a", { href: "#/" }, "Overview")));
   } finally {
     clearTimeout(waiting);
   }
@@ -89,7 +89,7 @@ async function show() {
   fill(main, root);
   for (const ready of own.ready ?? []) ready();
   main.dataset.page = page?.name ?? "none"; // drawn
-  if (!first) {
+  if (!first && !calmly) {
     scrollTo(0, 0);
     main.focus({ preventScroll: true });
   }
@@ -218,16 +218,15 @@ addEventListener("hashchange", () => {
     main.focus();
     return;
   }
-  show().then(() => (shown.address = location.hash));
+  show();
 });
-show().then(() => (shown.address = location.hash || to()));
-follow(
-  (kind, data) => {
-    for (const heard of shown?.heard.get(kind) ?? []) heard(data);
-  },
-  (state) => {
-    live.dataset.state = state;
-    say(live, state === "live" ? "live" : "not live");
-    live.title = state === "live" ? "News come as they happen." : "No news from the server; trying again.";
-  },
-);
+show();
+present({
+  tell,
+  /** Whatever happened while nobody listened was not told: a page that failed is drawn again, the others read again. */
+  back: () => (shown?.failed ? show({ calmly: true }) : tell("missed", {})),
+});
+
+function tell(kind, data) {
+  for (const heard of shown?.heard.get(kind) ?? []) heard(data);
+}

@@ -8,6 +8,7 @@ import { duration, known, moment, tick, UNKNOWN } from "./format.js";
 
 // Seconds between two ticks.
 const STEPS_S = [0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800, 2592000];
+const HINTED = 240; // pixels from which a chart is worth a word on how it is read
 const FONT = '12px system-ui, "Segoe UI", Roboto, "Liberation Sans", sans-serif';
 
 export function colour(name) {
@@ -17,13 +18,14 @@ export function colour(name) {
 /**
  * A chart. `curves`: [{name, colour, scale, dash, show(value) -> text, step, low, high}], where low and high are places
  * in the data of a band around this curve. `scales`: {name: {unit, side}}. `began_s`: times are shown as since then.
- * `marks()`: times at which a line is drawn. Give it data by `update([times, …])`; `context` says when the page ends.
+ * `marks()`: times at which a line is drawn. `also(time_s)`: more words on what is under the cursor. Give it data by `update([times, …])`; `context` says when the page ends.
  */
-export function chart(context, { label, curves, scales, height = 240, began_s = null, marks = null, below = null, onMove = null }) {
+export function chart(context, { label, curves, scales, height = 240, began_s = null, marks = null, below = null, onMove = null, also = null }) {
   const stage = h("div", { class: "stage" });
-  const readout = h("p", { class: "readout", "aria-live": "polite" }, "");
+  const hint = height >= HINTED ? "Point at it, or use ← and →; drag to look closer, double-click to see all." : "";
+  const readout = h("p", { class: "readout", "aria-live": "polite" }, hint);
   const frame = h("div", { class: "chart", tabindex: 0, role: "group", "aria-roledescription": "chart", "aria-label": `${label}. Left and right keys read it out.` }, stage);
-  const element = h("figure", { class: "figure" }, key(...curves.filter((each) => each.name).map((each) => [each.colour, each.name])), frame, below, readout);
+  const element = h("figure", { class: "figure" }, key(...curves.filter((each) => each.name).map((each) => [`${each.colour} ${each.dash ? "dashed" : ""}`, `${each.name}, ${scales[each.scale].unit}`])), frame, below, readout);
   let plot = null;
   let data = null;
   let drawn = []; // its first and last time
@@ -34,11 +36,11 @@ export function chart(context, { label, curves, scales, height = 240, began_s = 
 
   function told(at) {
     if (at === null || at === undefined || !data?.[0].length) {
-      say(readout, "");
+      say(readout, hint);
       return;
     }
     const values = curves.map((curve, number) => curve.name && `${curve.name} ${known(data[number + 1][at]) ? curve.show(data[number + 1][at]) : UNKNOWN}`);
-    say(readout, [when(data[0][at]), ...values.filter(Boolean)].join("  ·  "));
+    say(readout, [when(data[0][at]), ...values, also?.(data[0][at])].filter(Boolean).join("  ·  "));
   }
 
   function make() {
@@ -68,6 +70,7 @@ export function chart(context, { label, curves, scales, height = 240, began_s = 
           side: number ? 1 : 3,
           grid: number ? { show: false } : grid,
           size: narrow ? 44 : 52,
+          space: 26,
           label: narrow ? undefined : scale.unit,
           labelSize: 16,
           labelGap: 0,
@@ -172,14 +175,23 @@ function clockTimes(u, ticks, axis, space, step_s) {
   return ticks.map((at) => new Date(at * 1000).toLocaleString("en-GB", part));
 }
 
+/** Round moments between two, at most so many: [[time_s, words], …]. */
+export function clockTicks(from_s, to_s, most) {
+  const step_s = STEPS_S.find((each) => (to_s - from_s) / each <= most) ?? STEPS_S.at(-1);
+  const zone_s = new Date(from_s * 1000).getTimezoneOffset() * 60; // days and hours are the reader's
+  const ticks = [];
+  for (let at = Math.ceil((from_s - zone_s) / step_s) * step_s + zone_s; at <= to_s; at += step_s) ticks.push(at);
+  return ticks.map((at, number) => [at, clockTimes(null, ticks, 0, 0, step_s)[number]]);
+}
+
 function fromZero(_, low, high) {
   return [0, known(high) && high > 0 ? high * 1.08 : 1];
 }
 
-/** A small curve without axes, for a tile. Times and values; unknown values leave a gap. */
+/** A small curve without axes, for a tile. `draw(times, values)`: unknown values leave a gap. */
 export function sparkline(label, height = 56) {
   const canvas = h("canvas", { class: "spark", role: "img", "aria-label": label, height });
-  canvas.draw = (values, most) => {
+  canvas.draw = (times, values) => {
     const width = canvas.clientWidth;
     if (!width) return;
     const scale = devicePixelRatio;
@@ -187,8 +199,9 @@ export function sparkline(label, height = 56) {
     canvas.height = height * scale;
     const pen = canvas.getContext("2d");
     pen.scale(scale, scale);
-    const top = Math.max(most || 0, ...values.filter(known)) * 1.05 || 1;
-    const x = (at) => (values.length < 2 ? width : (at / (values.length - 1)) * width);
+    const top = Math.max(0, ...values.filter(known)) * 1.05 || 1;
+    const span_s = times.at(-1) - times[0] || 1;
+    const x = (at) => (values.length < 2 ? width : ((times[at] - times[0]) / span_s) * width);
     const y = (value) => height - 2 - (value / top) * (height - 6);
     pen.strokeStyle = colour("accent");
     pen.lineWidth = 1.75;

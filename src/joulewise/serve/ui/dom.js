@@ -45,19 +45,22 @@ export function say(element, text) {
   if (element.textContent !== said) element.textContent = said;
 }
 
-/** A table. `columns`: {name, cell(row) -> child, number, long, tight: how it is set}. It scrolls by itself where it is too wide. */
-export function table(caption, columns, rows, { rowClass } = {}) {
+/**
+ * A table. `columns`: {name, cell(row) -> child, number, long, tight: how it is set}. It scrolls by itself where it is too
+ * wide; on a phone one that is `stacked` becomes a block a row instead, each value behind its name.
+ */
+export function table(caption, columns, rows, { rowClass, stacked = false } = {}) {
   const head = columns.map((column) => h("th", { scope: "col", class: classes(column) }, column.name));
   const body = rows.map((row) =>
     h(
       "tr",
       { class: rowClass?.(row) },
-      columns.map((column) => h("td", { class: classes(column) }, column.cell(row))),
+      columns.map((column) => cellOf(column, row)),
     ),
   );
   return h(
     "div",
-    { class: "wide", tabindex: 0, role: "region", "aria-label": caption },
+    { class: stacked ? "wide stacked" : "wide", tabindex: 0, role: "region", "aria-label": caption },
     h(
       "table",
       {},
@@ -70,6 +73,12 @@ export function table(caption, columns, rows, { rowClass } = {}) {
 
 function classes(column) {
   return [column.number && "n", column.long && "long", column.tight && "tight"].filter(Boolean).join(" ") || null;
+}
+
+function cellOf(column, row) {
+  const cell = h("td", { class: classes(column), "data-name": column.name }, column.cell(row));
+  if (["", "–"].includes(cell.textContent)) cell.classList.add("unknown"); // a stack leaves it out
+  return cell;
 }
 
 /** A big number with its name. Returns the tile; `tile.say(value, note)` changes it. */
@@ -86,7 +95,30 @@ export function tile(name, value = "…", note = "", kind = "") {
 
 /** What stands where there is nothing yet: what is missing, and the command that makes some. */
 export function empty(text, command) {
-  return h("div", { class: "empty" }, h("p", {}, text), command && h("pre", {}, h("code", {}, command)));
+  return h("div", { class: "empty" }, h("p", {}, text), command && typed(command));
+}
+
+/** A command to type, with a button that copies it. `what`: its name for those who do not see it. */
+export function typed(command, what = "the command") {
+  const code = h("code", {}, command);
+  const button = h("button", { type: "button", class: "copy", "aria-label": `Copy ${what}: ${command}` }, "Copy");
+  button.addEventListener("click", async () => {
+    const done = await copied(command, code);
+    say(button, done ? "Copied" : "Selected");
+    setTimeout(() => say(button, "Copy"), 2000);
+  });
+  return h("div", { class: "typed" }, h("pre", {}, code), button);
+}
+
+/** Into the clipboard. Where the browser allows that to nobody (plain HTTP from afar), it is selected for the reader. */
+async function copied(text, element) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    getSelection().selectAllChildren(element);
+    return false;
+  }
 }
 
 /** A titled part of a page. */

@@ -38,8 +38,12 @@ export function energy(value, error = null, digits = 4) {
   if (!known(error) || error <= 0) return prefixed(value, "J", digits);
   const scale = Math.max(Math.abs(value), error);
   const [factor, prefix] = STEPS.find(([size]) => scale >= size) ?? STEPS.at(-1);
-  const decimals = Math.min(6, Math.max(0, 1 - Math.floor(Math.log10(error / factor))));
-  return `${grouped(value / factor, decimals)} ± ${grouped(error / factor, decimals)} ${prefix}J`;
+  const wanted = Math.max(0, 1 - Math.floor(Math.log10(error / factor)));
+  // Nobody reads more than five digits; an error below the last of them is rounded up to it.
+  const most = Math.max(0, 4 - Math.floor(Math.log10(scale / factor)));
+  const decimals = Math.min(6, wanted, most);
+  const shown = wanted > most ? Math.ceil((error / factor) * 10 ** decimals) / 10 ** decimals : error / factor;
+  return `${grouped(value / factor, decimals)} ± ${grouped(shown, decimals)} ${prefix}J`;
 }
 
 /** Joules once more, as the bill has them. */

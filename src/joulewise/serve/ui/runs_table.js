@@ -1,18 +1,21 @@
 // A list of runs, as the overview, the history and a search show it.
 
 import { chip, h, table, to } from "./dom.js";
-import { ago, change, duration, energy, moment, shortCommand } from "./format.js";
+import { ago, change, duration, energy, known, moment, shortCommand, UNKNOWN } from "./format.js";
 
 const STATES = { running: "busy", finished: "done", killed: "bad" };
 
-/** A run's state in a word. */
+/** A run's state in a word; a command that failed is not just finished. */
 export function stateOf(run) {
+  if (run.state === "finished" && known(run.exit_code) && run.exit_code !== 0) return chip(`exit code ${run.exit_code}`, "bad");
   return chip(run.state, STATES[run.state] ?? "");
 }
 
-/** What a run saved: joules where they are proven, else why not in a dash. */
+/** What a run saved: joules where they are proven, else in a word why not. */
 export function savedOf(run) {
-  return run.saved_j === null || run.saved_j === undefined ? "–" : energy(run.saved_j, run.saved_half_j);
+  if (known(run.saved_j)) return energy(run.saved_j, run.saved_half_j);
+  if (run.state === "running") return UNKNOWN;
+  return h("span", { class: "small", title: run.headline }, run.tuned ? "not proven" : "not tuned");
 }
 
 /** What it ran on: "2 × NVIDIA H200 (virtual)". */
@@ -33,11 +36,12 @@ export function runsTable(caption, runs) {
       { name: "Began", cell: (run) => h("time", { title: moment(run.began_s) }, ago(run.began_s)) },
       { name: "Took", number: true, cell: (run) => duration(run.duration_s) },
       { name: "Energy", number: true, cell: (run) => energy(run.energy_j) },
-      { name: "against default", number: true, cell: (run) => change(run.energy_change, run.energy_half) },
+      { name: "Energy against default", number: true, cell: (run) => change(run.energy_change, run.energy_half) },
       { name: "Time against default", number: true, cell: (run) => change(run.time_change, run.time_half) },
       { name: "Saved", number: true, cell: savedOf },
     ],
     runs,
+    { stacked: true },
   );
 }
 

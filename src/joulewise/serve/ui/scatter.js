@@ -17,9 +17,10 @@ export function drawnWidth(usual) {
 /**
  * `points`: [{x, y, xError, yError, kind, lines: [text…]}]; kind: "chosen", "default", "tried", "best". `axes`: {x, y}, each
  * {name, show(value)}. `line`: whether points are joined in their order. `limits`: [{x, words}], drawn as upright lines.
+ * `usual`: pixels that it is wide where there is room, so that its letters have their size.
  */
-export function scatter(label, { points, axes, line = false, limits = [], onPick = null }) {
-  const width = drawnWidth(640);
+export function scatter(label, { points, axes, line = false, limits = [], onPick = null, usual = 640 }) {
+  const width = drawnWidth(usual);
   const height = width < 500 ? 280 : 340;
   const drawn = points.filter((point) => known(point.x) && known(point.y));
   const x = scale(drawn.flatMap((p) => around(p.x, p.xError)).concat(limits.map((limit) => limit.x)), LEFT, width - RIGHT, { most: width < 500 ? 4 : 6 });
@@ -43,6 +44,7 @@ export function scatter(label, { points, axes, line = false, limits = [], onPick
     ]),
     line && s("polyline", { class: "joined", points: drawn.filter((p) => p.kind !== "default").map((p) => `${x(p.x)},${y(p.y)}`).join(" ") }),
   );
+  picture.style.maxWidth = `${Math.round(width * 1.2)}px`; // larger, its letters would shout
   for (const point of drawn) {
     const spot = s(
       "g",

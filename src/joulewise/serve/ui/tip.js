@@ -3,12 +3,19 @@
 import { fill, h } from "./dom.js";
 
 let box = null;
+let anchor = null; // the element that it belongs to, or a point
 
 /** Show lines of text beside an element, or beside a point of the window. */
 export function showTip(at, ...lines) {
   box ??= document.body.appendChild(h("div", { class: "tip", role: "tooltip", id: "tip" }));
   fill(box, lines.filter(Boolean).map((line, number) => h("p", { class: number ? null : "first" }, line)));
   box.hidden = false;
+  anchor = at;
+  place();
+}
+
+function place() {
+  const at = anchor;
   const { x, y, height = 0, width = 0 } = at instanceof Element ? at.getBoundingClientRect() : at;
   const own = box.getBoundingClientRect();
   const left = Math.min(Math.max(8, x + width / 2 - own.width / 2), innerWidth - own.width - 8);
@@ -20,6 +27,15 @@ export function showTip(at, ...lines) {
 /** Away with it. */
 export function hideTip() {
   if (box) box.hidden = true;
+  anchor = null;
+}
+
+/** What is scrolled takes its box along: the focus itself may have scrolled it into sight. */
+function moved() {
+  if (!anchor) return;
+  const { top, bottom } = anchor instanceof Element ? anchor.getBoundingClientRect() : { top: -1, bottom: -1 };
+  if (bottom < 0 || top > innerHeight) hideTip();
+  else place();
 }
 
 /** Show it while the pointer or the focus is on an element. */
@@ -33,4 +49,4 @@ export function tipped(element, lines) {
 }
 
 addEventListener("keydown", (event) => event.key === "Escape" && hideTip());
-addEventListener("scroll", hideTip, { passive: true, capture: true });
+addEventListener("scroll", moved, { passive: true, capture: true });

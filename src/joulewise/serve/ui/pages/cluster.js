@@ -1,15 +1,14 @@
 // One cluster: watts against the cap, the budget, who has which GPUs when, and why.
 
 import { api, get } from "../api.js";
-import { chart } from "../chart.js";
+import { chart, clockTicks } from "../chart.js";
 import { chip, empty, fill, h, part, put, s, say, table, tile } from "../dom.js";
 import { count, duration, energy, kilowattHours, known, moment, percent, power, significant, UNKNOWN } from "../format.js";
+import { drawnWidth } from "../scatter.js";
 import { tipped } from "../tip.js";
 
 const STATES = { running: "busy", ended: "done", finished: "done", completed: "done", failed: "bad", cancelled: "bad" };
 const ROW = 30;
-const WIDTH = 1000;
-const LEFT = 130;
 
 export default async function (context) {
   const { root, signal, of: name } = context;
@@ -83,15 +82,20 @@ function spans({ jobs, time_s }) {
   const from_s = Math.min(...shown.map((job) => Math.min(job.spans[0].from_s, job.submitted_s ?? Infinity)));
   const to_s = Math.max(time_s ?? 0, ...shown.flatMap((job) => job.spans.map((span) => span.to_s ?? 0)), from_s + 1);
   const most = Math.max(1, ...shown.flatMap((job) => job.spans.map((span) => span.gpus)));
-  const x = (at_s) => LEFT + ((at_s - from_s) / (to_s - from_s)) * (WIDTH - LEFT - 10);
+  const width = drawnWidth(1000);
+  const [left, letters] = width < 600 ? [84, 10] : [130, 16];
+  const x = (at_s) => left + ((at_s - from_s) / (to_s - from_s)) * (width - left - 10);
   const height = shown.length * ROW + 30;
-  const picture = s("svg", { viewBox: `0 0 ${WIDTH} ${height}`, class: "gantt", role: "group", "aria-label": "Which job had how many GPUs when" });
+  const picture = s("svg", { viewBox: `0 0 ${width} ${height}`, class: "gantt", role: "group", "aria-label": "Which job had how many GPUs when" });
+  for (const [at_s, words] of clockTicks(from_s, to_s, width < 600 ? 3 : 8)) {
+    put(picture, s("line", { class: "grid", x1: x(at_s), x2: x(at_s), y1: 0, y2: height - 26 }), s("text", { class: "middle", x: x(at_s), y: height - 8, "aria-hidden": "true" }, words));
+  }
   shown.forEach((job, row) => {
     const base = (row + 1) * ROW;
     put(
       picture,
-      s("text", { class: "end", x: LEFT - 12, y: base - ROW / 2 + 7 }, job.name.length > 16 ? `${job.name.slice(0, 15)}…` : job.name),
-      s("line", { class: "grid", x1: LEFT, x2: WIDTH - 10, y1: base, y2: base }),
+      s("text", { class: "end", x: left - 12, y: base - ROW / 2 + 7 }, job.name.length > letters ? `${job.name.slice(0, letters - 1)}…` : job.name),
+      s("line", { class: "grid", x1: left, x2: width - 10, y1: base, y2: base }),
       known(job.submitted_s) && s("line", { class: "wait", x1: x(job.submitted_s), x2: x(job.spans[0].from_s), y1: base - 4, y2: base - 4 }),
     );
     for (const span of job.spans) {
@@ -101,13 +105,7 @@ function spans({ jobs, time_s }) {
       picture.append(tipped(s("rect", { class: "span", x: x(span.from_s), y: base - tall, width: Math.max(2, x(end) - x(span.from_s) - 1), height: tall, rx: 2, tabindex: 0, role: "img", "aria-label": lines.join("; ") }), () => lines));
     }
   });
-  put(
-    picture,
-    s("text", { x: LEFT, y: height - 8 }, "0 s"),
-    s("text", { class: "middle", x: (LEFT + WIDTH - 10) / 2, y: height - 8 }, duration((to_s - from_s) / 2)),
-    s("text", { class: "end", x: WIDTH - 10, y: height - 8 }, duration(to_s - from_s)),
-  );
-  return h("figure", { class: "figure wide", tabindex: 0, role: "region", "aria-label": "GPUs over time" }, picture, h("p", { class: "key" }, h("span", {}, "As high as it has GPUs; a line: it waited.")));
+  return h("figure", { class: "figure wide", tabindex: 0, role: "region", "aria-label": "GPUs over time" }, picture, h("p", { class: "key" }, h("span", {}, `As high as it has GPUs, ${most} at most; a dashed line: it waited.`)));
 }
 
 function jobsTable(cluster, now, signal) {
@@ -138,6 +136,7 @@ function jobsTable(cluster, now, signal) {
         { name: "Why", cell: (job) => h("button", { type: "button", "aria-label": `Why ${job.name}?`, onclick: () => dialogFor(job.name) }, "Why?") },
       ],
       now.jobs,
+      { stacked: true },
     ),
     now.more_jobs > 0 && h("p", { class: "small" }, `… and ${count(now.more_jobs, "more job")} that are over.`),
   ];

@@ -6,6 +6,7 @@ import { chip, empty, fill, h, put, say } from "../dom.js";
 import { bytes, clock, count, energy, known, percent, power, share, UNKNOWN } from "../format.js";
 
 const KEPT_S = 600;
+const GAP_S = 6; // so long without a reading is a gap in the curve, not a straight line
 
 export default async function (context) {
   const { root, signal } = context;
@@ -28,9 +29,15 @@ export default async function (context) {
       }
       shown.get(gpu.uuid).update(gpu, news.time_s);
     }
+    // What the server no longer reads would only show what was.
+    for (const [uuid, old] of news.gpus.length ? shown : []) {
+      if (news.gpus.some((gpu) => gpu.uuid === uuid)) continue;
+      old.element.remove();
+      shown.delete(uuid);
+    }
     const watts = news.gpus.map((gpu) => gpu.power_w).filter(known);
     const total = watts.length ? watts.reduce((a, b) => a + b, 0) : null;
-    if (news.gpus.length) say(note, `${count(news.gpus.length, "GPU")}, ${power(total)} in all.`);
+    if (news.gpus.length) say(note, `${count(news.gpus.length, "GPU")}, ${power(total)} in all. Energy counts from when this server began to read them.`);
   };
   show(said);
   context.on("gpus", show);
@@ -82,7 +89,7 @@ function card(context, gpu) {
       say(figures.Memory, share(now.memory_used_bytes, now.memory_bytes, bytes));
       say(figures.Energy, energy(now.energy_j));
       const said = [
-        ...(now.throttle ?? []).map((reason) => ["bad", `slowed: ${reason}`]),
+        ...(now.throttle ?? []).map((reason) => ["busy", `slowed: ${reason}`]),
         now.reason && ["bad", now.reason],
         now.held_by && ["busy", `held by ${now.held_by}`],
         ...(now.processes ?? []).map((process) => ["", [process.name, process.pid].filter(Boolean).join(" ")]),
@@ -93,6 +100,7 @@ function card(context, gpu) {
         fill(words, said.map(([kind, text]) => [chip(text, kind), " "]));
       }
       if (!(time_s > last)) return;
+      if (data[0].length && time_s - last > GAP_S) [last + 1, null, null].forEach((value, at) => data[at].push(value)); // nobody read meanwhile
       last = time_s;
       data[0].push(time_s);
       data[1].push(now.power_w);

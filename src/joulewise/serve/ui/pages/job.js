@@ -7,22 +7,34 @@ import { drawnWidth, scale, scatter } from "../scatter.js";
 import { tipped } from "../tip.js";
 
 const TRIALS = 200;
+const HALF = 520; // pixels of a picture that has another beside it
 const STATES = { best: "done", works: "", open: "busy", hopeless: "bad", "too large": "bad", crashes: "bad" };
 
 export default async function (context) {
-  const { root, signal, of: name } = context;
+  const { root, of: name } = context;
   context.title(name);
+  await draw(context);
+  const again = async () => {
+    // Whoever reads it with the keyboard must not lose the place.
+    if (!root.contains(document.activeElement)) await draw(context);
+  };
+  context.on("run", again, { calm: 5 });
+  context.on("missed", again, { calm: 5 });
+  context.every(30, again);
+}
+
+async function draw({ root, signal, of: name }) {
   const [found, history, frontier] = await Promise.all([
     get(api("series", name), signal),
     get(query(api("series", name, "history"), { most: TRIALS }), signal),
     get(api("series", name, "frontier"), signal),
   ]);
   const { job, platform, summary, beliefs } = found;
-  put(
+  fill(
     root,
     h("p", { class: "crumbs" }, h("a", { href: to("series") }, "Recurring jobs"), " /"),
     h("h1", {}, name),
-    h("p", { class: "lead-note" }, [job.target && `until ${job.target}`, `batch sizes ${job.batch_sizes.join(", ")}, ${job.default} unless tuned`, `at most ${count(job.max_epochs, "epoch")}`, platform && `on ${platform.gpus} × ${platform.gpu_name}`].filter(Boolean).join(" · ")),
+    h("p", { class: "lead-note" }, [job.target && `until ${job.target}`, `batch sizes ${job.batch_sizes.join(", ")} (default ${job.default})`, `at most ${count(job.max_epochs, "epoch")}`, platform && `on ${platform.gpus} × ${platform.gpu_name}`].filter(Boolean).join(" · ")),
   );
   if (!summary) {
     put(root, empty("Nobody has asked for a trial yet."));
@@ -40,12 +52,18 @@ function tiles(summary, beliefs) {
     "dl",
     { class: "tiles three" },
     tile("Best known", known(summary.best) ? String(summary.best) : UNKNOWN, best?.epoch ? setting(best.epoch.setting) : "batch size", "lead"),
-    tile("Cost so far", known(summary.saved) ? change(-summary.saved, half) : UNKNOWN, known(summary.saved) ? "against the default every time, learning included" : "The default was not seen yet.", summary.saved > half ? "good" : ""),
+    tile("Cost so far", known(summary.saved) ? change(-summary.saved, half) : UNKNOWN, costWords(summary, half), summary.saved > half ? "good" : ""),
     tile("Learning cost", known(summary.learning_cost) ? `${significant(summary.learning_cost, 2)} runs` : UNKNOWN, "more than the best size would have taken, in runs of it"),
     tile("A run at default", energy(summary.default_energy_j), duration(summary.default_duration_s)),
     tile("A run at the best", energy(summary.best_energy_j), duration(summary.best_duration_s)),
     tile("Spent in all", energy(summary.energy_j), `${count(summary.recurrences, "run")}, ${count(summary.trials, "trial")}, ${duration(summary.duration_s)}`),
   );
+}
+
+function costWords({ saved }, half) {
+  if (!known(saved)) return "The default was not seen yet.";
+  const words = "against the default every time, learning included";
+  return known(half) && Math.abs(saved) <= half ? `${words}; not told from nothing yet, each run narrows it` : words;
 }
 
 /** Intervals side by side: cost of a run where it is known, else epochs. */
@@ -60,7 +78,7 @@ function belief(beliefs, job) {
   const most = Math.min(Math.max(...shown.map(high)), best * 12); // what reaches further is cut: it says "far more"
   const step = 44;
   const [left, right, top] = [74, 16, 10];
-  const width = drawnWidth(560);
+  const width = drawnWidth(HALF);
   const place = (value) => left + (Math.log(Math.min(value, most) / least) / Math.log(most / least || 2)) * (width - left - right);
   const relative = (value) => `${significant(value / best, 2)}×`;
   const ticks = [0.5, 1, 2, 4, 8].filter((each) => each * best >= least && each * best <= most);
@@ -117,7 +135,7 @@ function learning(trials, summary) {
     runs.set(trial.asked.recurrence, own);
   }
   const list = [...runs.values()];
-  const [width, height, left, bottom] = [drawnWidth(560), 264, 88, 40];
+  const [width, height, left, bottom] = [drawnWidth(HALF), 264, 88, 40];
   const most = Math.max(...list.map((run) => run.energy_j), summary.best_energy_j ?? 0, summary.default_energy_j ?? 0, 1);
   const y = scale([0, most], height - bottom, 10, { room: 0 });
   const wide = (width - left - 10) / list.length;
@@ -158,7 +176,7 @@ function sizes(beliefs) {
         { name: "Why", long: true, cell: (each) => each.says },
       ],
       beliefs,
-      { rowClass: (each) => (each.state === "best" ? "chosen" : null) },
+      { stacked: true, rowClass: (each) => (each.state === "best" ? "chosen" : null) },
     ),
   );
 }
@@ -191,6 +209,7 @@ function trials(history) {
         { name: "Why", long: true, cell: ({ asked }) => asked.reason },
       ],
       rows,
+      { stacked: true },
     ),
     history.next !== null && h("p", { class: "small" }, `The first ${count(history.trials.length, "trial")}; 'joulewise recur history' has them all.`),
   );

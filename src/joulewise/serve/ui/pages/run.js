@@ -2,10 +2,11 @@
 
 import { api, get, getBlob, query } from "../api.js";
 import { chart } from "../chart.js";
-import { empty, fill, h, key, part, put, table, tile, to } from "../dom.js";
+import { empty, fill, h, key, part, put, table, tile, to, typed } from "../dom.js";
 import { change, clock, count, duration, energy, known, moment, percent, power, setting, shortCommand } from "../format.js";
+import { tuneCommand } from "../next.js";
 import { kindOf, kindWords, ribbon } from "../ribbon.js";
-import { gpusOf, savedOf, stateOf } from "../runs_table.js";
+import { gpusOf, stateOf } from "../runs_table.js";
 import { scatter } from "../scatter.js";
 
 const POINTS = 600;
@@ -75,23 +76,35 @@ function showHead(head, run, name, signal) {
     "Report as a file",
   );
   const proven = run.proof;
+  const running = summary.state === "running";
+  // Its own clock may be a virtual one, ahead of ours: what it has decided is known to have passed.
+  const took_s = running ? Math.max(summary.duration_s ?? 0, ...run.decisions.map((each) => (each.until_s ?? each.at_s) - summary.began_s)) : summary.duration_s;
   fill(
     head,
     h("p", { class: "crumbs" }, h("a", { href: to("runs") }, "Runs"), " / ", h("code", {}, name)),
-    h("h1", {}, summary.headline || run.claim_words || summary.command || name),
+    h("h1", {}, titleOf(run, name)),
     h("p", { class: "command" }, summary.command),
     h("p", { class: "chips" }, stateOf(summary), " ", h("span", { class: "small" }, [gpus, facts?.wanted, `began ${moment(summary.began_s)}`].filter(Boolean).join(" · "))),
     h(
       "dl",
-      { class: "tiles" },
-      tile("Energy", energy(summary.energy_j, summary.energy_error_j), known(summary.energy_j) ? "measured, ± one standard error" : summary.state === "running" ? "known when it has ended" : "nobody measured it to its end", "lead"),
-      tile("Took", duration(summary.duration_s), summary.state === "running" ? "so far" : ""),
-      proven && tile("Saved", savedOf(summary), "against default, probing included", "good"),
+      { class: proven ? "tiles five" : "tiles" },
+      tile("Energy", energy(summary.energy_j, summary.energy_error_j), known(summary.energy_j) ? "measured, ± one standard error" : running ? "known when it has ended" : "nobody measured it to its end", "lead"),
+      tile("Took", duration(took_s), running ? "so far" : ""),
+      proven && tile("Saved", energy(proven.saved_j, proven.saved_half_j), `against default, probing included${running ? ", so far" : ""}`, "good"),
       proven && tile("Energy against default", change(proven.energy_change, proven.energy_half), "95 % interval"),
       proven && tile("Time against default", change(proven.time_change, proven.time_half), known(summary.bound) ? `allowed: +${percent(summary.bound)}` : "95 % interval"),
     ),
-    h("div", { class: "row" }, report, run.verify && h("span", { class: "small" }, "Check it: ", h("code", {}, run.verify))),
+    h("div", { class: "row" }, report, run.verify && [h("span", { class: "small" }, "Check it yourself:"), typed(run.verify)]),
   );
+}
+
+/** The result where there is one; while there is none, which run this is. */
+function titleOf({ summary, claim_words }, name) {
+  const own = shortCommand(summary.command).split(" ")[0] || name;
+  if (summary.state === "running") return `${own} is running`;
+  if (summary.headline === "killed") return `${own} was killed`;
+  const said = summary.headline || claim_words || own;
+  return said.charAt(0).toUpperCase() + said.slice(1);
 }
 
 // Power, clocks, decisions.
@@ -130,6 +143,10 @@ function powerPart(context, root, run, readings) {
       { name: "limit", colour: "limit", scale: "w", show: power, dash: true, step: true },
     ],
     marks: () => decisions.map((each) => each.at_s),
+    also: (time_s) => {
+      const now = decisions.findLast((each) => each.at_s <= time_s && time_s <= (each.until_s ?? each.at_s));
+      return now && [kindWords(now), now.words].filter(Boolean).join(": ");
+    },
     below,
     onMove: (where) => {
       place = where;
@@ -189,6 +206,7 @@ function decided(decisions, began_s, more) {
           { name: "Lasted", number: true, cell: (row) => (row.until_s > row.at_s ? duration(row.until_s - row.at_s) : "") },
         ],
         rows,
+        { stacked: true },
       ),
       rows.length < decisions.length && h("p", {}, h("button", { type: "button", onclick: () => draw(decisions) }, `${count(hidden, "more decision")}`)),
       more > 0 && h("p", { class: "small" }, `… and ${more} more; the journal has them all.`),
@@ -201,11 +219,21 @@ function decided(decisions, began_s, more) {
 
 function showRest(rest, run) {
   const tried = run.frontier?.tried ?? [];
-  fill(rest, h("div", { class: "two" }, tried.length > 1 && frontier(run), run.proof && proof(run)), tried.length <= 1 && !run.proof && run.summary.state !== "running" && untuned());
+  fill(rest, h("div", { class: "two" }, tried.length > 1 && frontier(run), run.proof && proof(run)), tried.length <= 1 && !run.proof && run.summary.state !== "running" && untuned(run));
 }
 
-function untuned() {
-  return part("Saving", empty("Nothing was tuned in this run, so nothing is claimed. To tune it:", "joulewise run --tune -- COMMAND"));
+function untuned({ summary }) {
+  const gpu = summary.virtual ? " (with the same --gpu and --speed)" : "";
+  if (!summary.tuned) return part("Saving", empty(`Nothing was tuned in this run, so nothing is claimed. To tune it the next time${gpu}:`, tuneCommand(summary)));
+  return part("Saving", empty(...unsavedWords(summary.headline)));
+}
+
+/** Why a run that was to be tuned was not, and the way out: its words, and what to type. */
+function unsavedWords(why) {
+  const first = "It was to be tuned, but nothing was tried, so nothing is claimed.";
+  if (/pace|unsteady/.test(why)) return [`${first} Its pace could not be told well enough; one line at the end of each step helps:`, "import joulewise; joulewise.step()"];
+  if (/ended before/.test(why)) return [`${first} It ended too soon: tuning pays for runs of minutes and more.`];
+  return [`${first} What can be set on this machine, and what to do about each “no”:`, "joulewise doctor"];
 }
 
 function frontier(run) {
@@ -225,8 +253,10 @@ function frontier(run) {
       })),
       axes: { x: { name: "time against default", show: changeShort }, y: { name: "energy against default", show: changeShort } },
       limits: known(bound) ? [{ x: bound, words: "allowed" }] : [],
+      usual: 520,
     }),
     key(["round chosen", "held last"], ["round tried", "tried"], ["round default", "default"]),
+    h("p", { class: "small" }, "Left of the line is fast enough; the lower the better. Bars: 95 % intervals."),
   );
 }
 

@@ -28,6 +28,7 @@ export default async function (context) {
         { name: "Cost against default", number: true, cell: ({ summary }) => (known(summary?.saved) ? change(-summary.saved, known(summary.saved_error) ? 1.96 * summary.saved_error : null) : UNKNOWN) },
       ],
       jobs,
+      { stacked: true },
     ),
   );
 }
