@@ -16,7 +16,9 @@ from joulewise.core.knob import Setting
 from joulewise.daemon import site
 from joulewise.device import wire
 from joulewise.device.node import spawn
+from joulewise.plan import plan_files
 from tests.daemon.running import running_daemon
+from tests.plan.made_up import plan
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted({*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "packaging").rglob("*.md")})
@@ -77,6 +79,16 @@ def test_every_op_of_the_wire_is_documented_and_no_other():
 def test_every_verb_is_in_the_documentation_of_the_command_line():
     page = (ROOT / "docs" / "cli.md").read_text("utf-8")
     assert [verb for verb in VERBS if not re.search(rf"^\| `{verb}\b", page, flags=re.MULTILINE)] == []
+
+
+def test_every_key_of_a_plan_is_in_the_documentation_of_plans_and_no_other():
+    page = (ROOT / "docs" / "plans.md").read_text("utf-8").partition("## The plan is data")[2]
+    rows = re.findall(r"^\| (`.*?) \|", page.partition("## ")[0], flags=re.MULTILINE)
+    written = plan_files.to_json(plan())
+    assert {key for row in rows for key in re.findall(r"`(\w+)`", row)} == set(written)
+    for key in ("identity", "schedule", "costs"):
+        (row,) = re.findall(rf"^\| `{key}` \| (.*)$", page, flags=re.MULTILINE)
+        assert [name for name in written[key] if f"`{name}`" not in row] == []
 
 
 def test_the_python_in_the_documentation_of_control_runs(tmp_path):

@@ -8,8 +8,9 @@ from urllib.parse import unquote
 import pytest
 import yaml
 from docs.make import __main__ as builder
-from docs.make import commands
+from docs.make import api, commands
 
+import joulewise
 from joulewise.cli import VERBS
 
 ROOT = Path(__file__).parent.parent
@@ -74,7 +75,7 @@ def test_the_menu_names_every_page_that_is_no_decision():
     menu = yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))["nav"]
     named = {path.partition("#")[0] for path in _leaves(menu)}
     pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
-    assert {page for page in pages if not re.match(r"decisions/\d", page)} == named - {"commands.md"}
+    assert {page for page in pages if not re.match(r"decisions/\d", page)} == named - {"commands.md", "api.md"}
 
 
 def test_the_reference_of_the_command_line_has_every_verb_with_every_flag():
@@ -85,6 +86,17 @@ def test_the_reference_of_the_command_line_has_every_verb_with_every_flag():
     for name, command in commands.verbs():
         about = re.search(rf"^#+ {name}\n(.*?)(?=^## |^### |\Z)", page, flags=re.MULTILINE | re.DOTALL)[1]
         assert [flag for flag in commands.flags(command) - {"--help"} if f"`{flag}`" not in about] == [], name
+
+
+def test_the_reference_of_python_has_every_public_name_with_what_it_does():
+    assert api.names() == set(joulewise.__all__) - {"__version__", "JoulewiseError"}
+    page = api.page()
+    assert "### Monitor\n\n```python\nfrom joulewise import Monitor\n" in page
+    assert "### frameworks.huggingface.StepCallback\n" in page
+    assert "├── NoReading" in page
+    for name in api.names():
+        about = re.search(rf"^### {name}\n(.*?)(?=^##)", page, flags=re.MULTILINE | re.DOTALL)[1]
+        assert len(re.sub(r"```.*?```", "", about, flags=re.DOTALL).split()) > 10, name
 
 
 def _leaves(menu):

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from docs.make import commands, pages, pictures
+from docs.make import api, commands, pages, pictures
 
 
 def make(folder: Path) -> Path:
@@ -18,6 +18,7 @@ def make(folder: Path) -> Path:
     source, site = folder / "docs", folder / "site"
     pages.gather(source)
     (source / "commands.md").write_text(commands.page(), "utf-8")
+    (source / "api.md").write_text(api.page(), "utf-8")
     pictures.draw(source / "pictures")
     shutil.rmtree(site, ignore_errors=True)
     shutil.copy(pages.ROOT / "mkdocs.yml", folder)

@@ -61,6 +61,14 @@ def test_the_journal_bears_out_the_proof() -> None:
             assert hash(event.block.setting) == decided
 
 
+@pytest.mark.parametrize("duration_s", [6.0, 11.0, 12.0])
+def test_a_run_that_ends_before_what_its_tuner_thought_of_was_tried_says_nothing_of_it(duration_s: float) -> None:
+    run = tune(Played.steady(step_s=0.2, jitter=0.01), duration_s=duration_s)
+    decided = {event.decision.setting for event in run.events if isinstance(event, Decided)}
+    assert set(run.summary.chosen.values()) <= {*decided, DEFAULT}
+    assert verify(run.events).problems == ()
+
+
 def test_the_same_seed_gives_the_same_run() -> None:
     one, other = (tune(Played.steady(step_s=0.2, jitter=0.02), duration_s=60.0, seed=4) for _ in range(2))
     assert one.events == other.events

@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 
 from joulewise.core.block import Role
 from joulewise.core.event import Finished, Seen
-from joulewise.core.knob import DEFAULT
+from joulewise.core.knob import DEFAULT, Setting
+from joulewise.tune.job import JobTuner
 from joulewise.tune.lines import Lines
 from joulewise.tune.proof import Proof
 from joulewise.tune.recall import Recall
@@ -71,7 +72,7 @@ class Ending:
             why=why,
             rung=self._ruler.rung,
             ruler=self._ruler.says,
-            chosen={line.phase: line.tuner.answer or line.tuner.chosen for line in lines},
+            chosen={line.phase: self._chosen(line.tuner) for line in lines},
             verified={line.phase: line.tuner.answer_verified for line in lines},
             reasons={line.phase: line.tuner.says for line in lines},
             proof=proof,
@@ -81,6 +82,11 @@ class Ending:
             slowdown=self._lines.debt.slowdown,
             switches=self._subject.switches,
         )
+
+    def _chosen(self, tuner: JobTuner) -> Setting:
+        """What a phase ended at. A setting that the tuner was about to ask for when the job ended was never run."""
+        setting = tuner.answer or tuner.chosen
+        return setting if setting in self._record.decided else DEFAULT
 
     def _keep(self, proof: Proof | None) -> None:
         tuners = {line.phase: line.tuner for line in self._lines.finest()}

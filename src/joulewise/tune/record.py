@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable
 
 from joulewise.core.block import Role, Rung
-from joulewise.core.event import Began, Event, Seen, Shifted
+from joulewise.core.event import Began, Decided, Event, Seen, Shifted
 from joulewise.core.timeline import TimeSource
 from joulewise.model.learnt import LoadPrior
 from joulewise.store.journal import Journal, MemoryJournal
@@ -38,6 +38,8 @@ class Record:
             self.seal.add(event)
         self._seen = [event for event in self.past if isinstance(event, Seen)]
         self._shifts = [event for event in self.past if isinstance(event, Shifted)]
+        self.decided = {event.decision.setting for event in self.past if isinstance(event, Decided)}
+        """Settings that were decided on; a tuner may have thought of others."""
         self.proof: Proof | None = None
         """The saving so far; renewed with every baseline window."""
         self.latest_s = -math.inf
@@ -81,6 +83,8 @@ class Record:
     def write(self, event: Event) -> None:
         """Append an event; never raises."""
         self.latest_s, self.latest = event.time_s, event.what if isinstance(event, Shifted) else ""
+        if isinstance(event, Decided):
+            self.decided.add(event.decision.setting)
         try:
             self._journal.append(event)
             self.seal.add(event)
