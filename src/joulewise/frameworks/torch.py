@@ -28,6 +28,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from joulewise.core.block import Rung
 from joulewise.core.errors import JoulewiseError
 from joulewise.core.marks import ENVIRONMENT
 from joulewise.core.objective import MinEnergy, Objective
@@ -81,7 +82,10 @@ def _ending(summary: Summary) -> str:
     if summary.advice:
         return "; ".join(each.says for each in summary.advice)
     proven = summary.proof
-    return str(proven.says) if proven is not None else "; ".join((summary.ruler, *summary.notes))
+    if proven is not None:
+        return str(proven.says)
+    not_tuned = "not tuned: " if summary.rung is Rung.UNKNOWN else "nothing was held: "
+    return "; ".join((not_tuned + summary.ruler, *summary.notes))
 
 
 @contextmanager

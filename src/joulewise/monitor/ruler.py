@@ -71,6 +71,10 @@ class Clean:
     """Reason → seconds that were left out."""
 
 
+WATCHING = "watching the job"
+"""What a ruler says until it has seen a pace."""
+
+
 class Ruler:
     """Measures one job on the GPUs of ``sampler``. For one thread."""
 
@@ -80,7 +84,7 @@ class Ruler:
         self.sampler = sampler
         self.log = StepLog()
         self.rung = Rung.UNKNOWN
-        self.says = "watching the job"
+        self.says = WATCHING
         self._feed = feed
         self._counters = [each for each in counters if each is not None]
         self._fresh: list[Step] = []

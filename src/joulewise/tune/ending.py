@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from joulewise.core.block import Role
 from joulewise.core.event import Finished, Seen
 from joulewise.core.knob import DEFAULT, Setting
+from joulewise.monitor.ruler import WATCHING
 from joulewise.tune.job import JobTuner
 from joulewise.tune.lines import Lines
 from joulewise.tune.proof import Proof
@@ -42,7 +43,7 @@ class Ending:
             self._record.write(proven)
         summary = self._safely("the summary", lambda: self._summary(why, proof, tuple(advice)))
         if summary is None:
-            summary = Summary(why, self._ruler.rung, self._ruler.says, proof=proof, notes=tuple(self._record.notes))
+            summary = Summary(why, self._ruler.rung, self._pace(), proof=proof, notes=tuple(self._record.notes))
         self._record.write(Finished(now_s, why, {**_facts(summary), "seal": self._record.seal.facts}))
         self._safely("what was learnt", lambda: self._keep(proof))
         return summary
@@ -71,7 +72,7 @@ class Ending:
         return Summary(
             why=why,
             rung=self._ruler.rung,
-            ruler=self._ruler.says,
+            ruler=self._pace(),
             chosen={line.phase: self._chosen(line.tuner) for line in lines},
             verified={line.phase: line.tuner.answer_verified for line in lines},
             reasons={line.phase: line.tuner.says for line in lines},
@@ -82,6 +83,10 @@ class Ending:
             slowdown=self._lines.debt.slowdown,
             switches=self._subject.switches,
         )
+
+    def _pace(self) -> str:
+        """How the job was measured, or that it was over before anything could be."""
+        return "it ended too soon" if self._ruler.says == WATCHING else self._ruler.says
 
     def _chosen(self, tuner: JobTuner) -> Setting:
         """What a phase ended at. A setting that the tuner was about to ask for when the job ended was never run."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from joulewise.core.block import Role, Rung
 from joulewise.core.frontier import Frontier
 from joulewise.core.knob import DEFAULT, Setting
+from joulewise.monitor.ruler import WATCHING
 from joulewise.tune.proof import Proof
 
 
@@ -33,7 +34,7 @@ class Status:
 
     time_s: float
     rung: Rung = Rung.UNKNOWN
-    ruler: str = "watching the job"
+    ruler: str = WATCHING
     """How the job's pace is measured, in words."""
     unit_s: float | None = None
     """Seconds of a step or period, as last seen."""
