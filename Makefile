@@ -5,7 +5,10 @@ VENV   := .venv
 PEERS  := .venv-peers
 BIN    := $(VENV)/bin
 
-.PHONY: help run demo-cluster test stack face check bench docs peers system system-face format clean
+.PHONY: help run demo-cluster test test-ready stack face check bench docs peers system system-slurm system-face format clean
+
+# Thousands of processes are started here: what Python has compiled is kept, whatever the machine's habit is.
+unexport PYTHONDONTWRITEBYTECODE
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -22,18 +25,23 @@ run: $(VENV)/run.done  ## tune an example training job, on a virtual H200 where 
 	&& echo "the report is out/report.html; check it with: $(BIN)/joulewise verify out/report.html"
 
 # Root and Debian, for a Slurm of its own; nothing of it is left afterwards. Seven minutes.
-demo-cluster: $(VENV)/demo.done system  ## three jobs on a virtual Slurm cluster whose power is cut; ends with a report
+demo-cluster: $(VENV)/demo.done system-slurm  ## three jobs on a virtual Slurm cluster whose power is cut; ends with a report
 	@mkdir -p out
 	@$(BIN)/python examples/demo_cluster --out out/cluster.html
 
-test: $(VENV)/dev.done peers system  ## all tests
-	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m 'not alone and not stack and not face'
-	$(BIN)/python -m pytest -q -m '(alone or stack) and not face'
+# What has to be installed comes from three places at once. Then all tests that can bear company, two at a time; then
+# those that keep many processes in step, for which another's load would be a finding.
+test:  ## all tests
+	@$(MAKE) --no-print-directory $(if $(findstring -j,$(MAKEFLAGS)),,-j3) test-ready
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m 'not alone and not stack'
+	$(BIN)/python -m pytest -q -m 'alone or stack'
 
-stack: $(VENV)/dev.done system  ## of them, those of a whole cluster: a virtual Slurm, every part of it killed in turn
+test-ready: $(VENV)/dev.done peers system
+
+stack: $(VENV)/dev.done system-slurm  ## of them, those of a whole cluster: a virtual Slurm, every part of it killed in turn
 	$(BIN)/python -m pytest -q -m stack
 
-face: $(VENV)/dev.done $(VENV)/docs.done system-face  ## the dashboard in a real browser, metrics in a real Prometheus, the site
+face: $(VENV)/dev.done system-face  ## of them, those of the dashboard in a real browser and metrics in a real Prometheus
 	$(BIN)/python -m pytest -q -m face
 
 check: $(VENV)/dev.done  ## style, types, and the direction of imports
@@ -62,27 +70,26 @@ docs: $(VENV)/docs.done  ## the documentation site, into out/site, without a net
 
 peers: $(PEERS)/done  ## other people's tools, apart from ours, that the tests run against the virtual GPUs
 
-# Real parts that some tests start, by Debian package. As root they are installed; else their tests skip.
-system:
-	@command -v systemd-analyze >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
-	  && apt-get -qq update && apt-get -qq install -y --no-install-recommends systemd >/dev/null; } \
-	  || { [ "$$CI" = true ] && exit 1; echo "systemd-analyze could not be installed: its tests will be skipped" >&2; }
-	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
-	  && apt-get -qq update && apt-get -qq install -y --no-install-recommends postgresql >/dev/null; } \
-	  || { [ "$$CI" = true ] && exit 1; echo "postgresql could not be installed: its tests will be skipped" >&2; }
-	@for part in slurmctld slurmd squeue slurmdbd munged mariadbd; do command -v $$part >/dev/null || missing=$$part; done; \
-	  [ -z "$$missing" ] || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get -qq update \
-	  && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends \
-	     slurmctld slurmd slurm-client slurm-wlm-basic-plugins slurmdbd munge mariadb-server >/dev/null; } \
-	  || { [ "$$CI" = true ] && exit 1; echo "Slurm could not be installed: its tests will be skipped" >&2; }
+# Real parts that some tests start, as COMMAND,…:PACKAGE,… of Debian. As root they are installed, all at once or, where
+# that fails, one by one; the tests of those that are still absent skip.
+SLURM_PARTS := slurmctld,slurmd,squeue,slurmdbd,munged,mariadbd:slurmctld,slurmd,slurm-client,slurm-wlm-basic-plugins,slurmdbd,munge,mariadb-server
+FACE_PARTS  := prometheus,promtool:prometheus chromium:chromium
+ALL_PARTS   := systemd-analyze:systemd initdb:postgresql $(SLURM_PARTS) $(FACE_PARTS)
 
-system-face:
-	@command -v prometheus >/dev/null && command -v promtool >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
-	  && apt-get -qq update && apt-get -qq install -y --no-install-recommends prometheus >/dev/null; } \
-	  || { [ "$$CI" = true ] && exit 1; echo "prometheus could not be installed: its tests will be skipped" >&2; }
-	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
-	  && apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium >/dev/null; } \
-	  || { [ "$$CI" = true ] && exit 1; echo "chromium could not be installed: its tests will be skipped" >&2; }
+system: PARTS = $(ALL_PARTS)
+system-slurm: PARTS = $(SLURM_PARTS)
+system-face: PARTS = $(FACE_PARTS)
+system system-slurm system-face:
+	@has() { command -v $$1 || ls /usr/lib/postgresql/*/bin/$$1; } >/dev/null 2>&1; \
+	absent() { for part in $(PARTS); do for each in $$(echo $${part%%:*} | tr , ' '); do \
+	  has $$each || { echo $$part; break; }; done; done; }; \
+	add() { DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends \
+	  $$(for part; do echo $${part#*:} | tr , ' '; done) >/dev/null; }; \
+	if [ -n "$$(absent)" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get -qq update; \
+	then add $$(absent) || for part in $$(absent); do add $$part; done; fi; \
+	for part in $$(absent); do \
+	  echo "$$(echo $${part#*:} | tr , ' ') could not be installed: the tests of it will be skipped" >&2; done; \
+	[ -z "$$(absent)" ] || [ "$$CI" != true ]
 
 format: $(VENV)/dev.done  ## let ruff format and sort
 	$(BIN)/ruff check --fix .
@@ -106,9 +113,10 @@ $(VENV)/demo.done: pyproject.toml $(NATIVE) | $(BIN)/python
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[plot,server]'
 	touch $@ $(VENV)/run.done
 
+# Compiled as it is imported: of what the tests need, most is never loaded.
 $(VENV)/dev.done: pyproject.toml $(NATIVE) | $(BIN)/python
-	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev]'
-	touch $@ $(VENV)/run.done $(VENV)/demo.done
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-compile -e '.[dev]'
+	touch $@ $(VENV)/run.done $(VENV)/demo.done $(VENV)/docs.done
 
 $(VENV)/docs.done: pyproject.toml $(NATIVE) | $(BIN)/python
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[plot,server,docs]'
@@ -117,7 +125,7 @@ $(VENV)/docs.done: pyproject.toml $(NATIVE) | $(BIN)/python
 # Another environment, because these packages are never ours to need. Best effort: their tests skip without it.
 $(PEERS)/done: tests/peers/requirements.txt
 	@{ $(PYTHON) -m venv $(PEERS) \
-	  && $(PEERS)/bin/pip install -q --disable-pip-version-check torch==2.13.0 \
-	  && $(PEERS)/bin/pip install -q --disable-pip-version-check -r $< \
+	  && $(PEERS)/bin/pip install -q --disable-pip-version-check --no-compile torch==2.13.0 \
+	  && $(PEERS)/bin/pip install -q --disable-pip-version-check --no-compile -r $< \
 	  && touch $@; } || { rm -rf $(PEERS); [ "$$CI" = true ] && exit 1; \
 	     echo "other tools could not be installed: their tests will be skipped" >&2; }

@@ -6,6 +6,8 @@ import atexit
 import os
 import re
 import shutil
+import signal
+import sys
 import tempfile
 from collections.abc import Generator
 from pathlib import Path
@@ -21,6 +23,12 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ["JOULEWISE_HOME"] = tempfile.mkdtemp(prefix="joulewise-tests-")
 atexit.register(shutil.rmtree, os.environ["JOULEWISE_HOME"], ignore_errors=True)
 os.environ.pop("JOULEWISE_DATABASE", None)
+# Thousands of processes are started here, and none should compile again what another has compiled.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+# What a shell starts in the background ignores Ctrl-C, and so would the commands whose end by Ctrl-C is tested.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = [
     "tests.scenario_table",
@@ -38,10 +46,19 @@ _DOES_NOT_APPLY = re.compile(
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whatever asks for a browser or a Prometheus is of the face."""
+    """Whatever asks for a browser or a Prometheus is of the face; what shares a module's fixture shares a worker."""
     for item in items:
         if {"browser", "prometheus"} & set(getattr(item, "fixturenames", ())):
             item.add_marker("face")
+        if item.get_closest_marker("xdist_group") is None and _shares_its_modules_fixture(item):
+            item.add_marker(pytest.mark.xdist_group(f"{item.path.parent.name}/{item.path.stem}"))
+
+
+def _shares_its_modules_fixture(item: pytest.Item) -> bool:
+    """Whether each worker that runs a test of this module would set up for itself what the others have, too."""
+    info = getattr(item, "_fixtureinfo", None)
+    found = info.name2fixturedefs.values() if info is not None else ()
+    return any(each.scope == "module" for definitions in found for each in definitions[-1:])
 
 
 @pytest.hookimpl(wrapper=True)

@@ -101,6 +101,8 @@ def scraped_for(prometheus: PrometheusServer, selector: str, life_s: float, *, a
         time.sleep(0.2)
 
 
+# Its watts and rates are compared with the simulator's while a minute passes: another test's load would be a finding.
+@pytest.mark.alone
 def test_watts_are_right_and_counters_go_on_over_a_restart_of_the_server(
     node: RunningNode, prometheus: Starts, tmp_path: Path
 ) -> None:

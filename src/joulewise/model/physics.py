@@ -220,8 +220,9 @@ def limited_x(
             steep = q ** (p - 1.0) * (q + x * (1.0 - m) * 2.0 * v * slope) - fixed
             # Where the limit does not bite at x = 1 (over ≤ 0) or the root is below the knee, stay put.
             move = over / _choose(steep > 1e-12, steep, 1.0)
-            u = _larger(u - _larger(move, 0.0), u_knee)
-            if not isinstance(u, np.ndarray) and move < 1e-12:
+            before, u = u, _larger(u - _larger(move, 0.0), u_knee)
+            # Newton's next step is as small as this one's square. Of an array, those at the knee would move for ever.
+            if not (before - u > 1e-12).any() if isinstance(u, np.ndarray) else move < 1e-12:
                 break
         u = _choose(bites, u_low, u)
     return _smaller(_larger(u ** (1.0 / p), chip.sm_floor), lock_x)
