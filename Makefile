@@ -19,10 +19,11 @@ run: $(VENV)/run.done  ## tune an example training job, on a virtual H200 where 
 	@mkdir -p out
 	@if $(PYTHON) -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2>/dev/null; \
 	then set -- --gpu auto -- $(PYTHON) examples/train_torch.py; \
-	else set -- --gpu sim:h200 --speed 20 -- $(BIN)/python examples/train_virtual.py --workload recommender --step-seconds 0.15 --steps 2700; fi; \
+	else echo "no GPU that PyTorch sees here: a virtual H200, twenty times as fast as life, so that twenty minutes take one"; \
+	  set -- --gpu sim:h200 --speed 20 -- $(BIN)/python examples/train_virtual.py --workload recommender --step-seconds 0.15 --steps 2700; fi; \
 	gpus=""; while [ "$$1" != -- ]; do gpus="$$gpus $$1"; shift; done; shift; \
 	$(BIN)/joulewise run $$gpus --tune --live --report out/report.html --plot out/power.svg --record out/run.jsonl -- "$$@" \
-	&& echo "the report is out/report.html; check it with: $(BIN)/joulewise verify out/report.html"
+	&& echo "open out/report.html; check its claim with: $(BIN)/joulewise verify out/report.html"
 
 # Root and Debian, for a Slurm of its own; nothing of it is left afterwards. Seven minutes.
 demo-cluster: $(VENV)/demo.done system-slurm  ## three jobs on a virtual Slurm cluster whose power is cut; ends with a report

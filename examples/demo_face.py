@@ -36,7 +36,9 @@ def main() -> None:
         train(chosen.train)
         return
     chosen.folder.mkdir(parents=True, exist_ok=True)
-    Demo(chosen.folder.resolve(), quick=chosen.quick).fill()
+    demo = Demo(chosen.folder.resolve(), quick=chosen.quick)
+    demo.fill()
+    print(f"look at it with: joulewise serve --database {demo.database} --plans {demo.folder / 'plans'}")
 
 
 class Demo:

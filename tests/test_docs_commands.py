@@ -191,10 +191,10 @@ def test_a_postgresql_is_set_up_and_served_from_as_the_pages_say(desk: Desk, pos
     pytest.importorskip("fastapi", reason="the server's packages are not installed (pip install 'joulewise[server]')")
     host = postgresql.folder
     desk.environ |= {"PGHOST": str(host), "PGUSER": USER, "PGPASSWORD": PASSWORD, "PGDATABASE": "postgres"}
-    there = {r"\bjoulewise@db\.example\.org/joulewise": f"reader:secret@/kept?host={host}"}
+    there = {r"\bjoulewise@db\.example\.org/joulewise": f"keeper:secret@/kept?host={host}"}
     there |= {
-        r"createuser joulewise": "createuser reader",
-        r"createdb joulewise --owner joulewise": "createdb kept --owner reader",
+        r"createuser joulewise": "createuser keeper",
+        r"createdb joulewise --owner joulewise": "createdb kept --owner keeper",
     }
     commands = [instead(command.text, there) for command, _ in scene("postgresql")]
     made = [text for text in commands if text.startswith("create")]

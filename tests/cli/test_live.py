@@ -38,10 +38,10 @@ def test_the_setting_the_pace_the_saving_and_the_reason_are_shown():
         phase="rollout",
     )
     assert first == (
-        "tune  SM clock at most 1500 MHz (held, verified)  250 ms a step  rollout"
+        "tune  SM clock at most 1500 MHz (held, shown to keep the bound)  250 ms a step  rollout"
         "  energy −8.1 % ± 0.6 %, time +0.8 % ± 0.3 %"
     )
-    assert second == "      verified: within +2 %"
+    assert second == "      shown to keep the bound by itself: within +2 %"
 
 
 def test_without_a_pace_the_ruler_says_why():

@@ -7,6 +7,7 @@ import pytest
 import typer
 
 import joulewise
+import joulewise.cli.usage
 from joulewise.cli import VERBS, Talk, app, complain, main
 from joulewise.cli.summary import ending
 
@@ -184,7 +185,7 @@ def test_a_verb_with_verbs_of_its_own_shows_its_help(capsys):
         ),
         (["run", "--max-slowdown", "2%", "--", "true"], "--max-slowdown is about tuning; add --tune, or leave it out"),
         (["verify", "nope.html"], "no such file or directory; name what 'run --report' wrote, or a run of 'history'"),
-        (["report"], "name one RUN, or two with --compare A B; 'joulewise history' names them"),
+        (["report", "x", "--compare", "a", "b"], "x and --compare a b are three runs; name one RUN, or two with"),
         (["recur", "run", "--", "true"], "joulewise: Missing option '--job'; see 'joulewise recur run --help'"),
         (["run", "--interval", "x", "true"], "see 'joulewise run --help'"),
         (["top", "--interval", "0"], "joulewise: --interval 0 is outside 0.1 to 3600 seconds; 1 is usual"),

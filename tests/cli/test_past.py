@@ -75,7 +75,7 @@ def test_one_run_is_told_chapter_by_chapter(capsys):
     keep("first")
     out, _ = history("fi", capsys=capsys)
     assert out.startswith("first: saved ")
-    assert "verified: at most 2 % slower" in out
+    assert "shown to keep the bound by itself: at most 2 % slower" in out
 
 
 def test_a_tuned_trial_says_what_it_used_in_all_and_to_which_job_it_belongs(capsys):
@@ -118,7 +118,7 @@ def test_what_was_learnt_is_told_by_workload(capsys):
         "ffffffffffffffff",
         "NVIDIA H200",
         "python train.py",
-        "SM clock at most 1500 MHz, verified",
+        "SM clock at most 1500 MHz, shown to keep the bound by itself",
         "rollout: default",
     ):
         assert words in out

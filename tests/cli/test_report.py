@@ -4,6 +4,7 @@ import html.parser
 import json
 import re
 import sys
+import time
 
 import pytest
 
@@ -88,6 +89,16 @@ class Tags(html.parser.HTMLParser):
             self.scripts.append(dict(attrs).get("type"))
 
 
+def test_without_a_name_it_is_the_run_that_began_last_of_those_that_have_ended(store, home, capsys):
+    assert "no run that has ended is kept" in report(capsys=capsys, code=2)[1]
+    untuned(store, "first-1")
+    untuned(store, "second-1", unix_s=1.8e9)
+    going = {"tuned": False, "command": ["train"], "gpus": [], "gpu_names": [], "unix_s": time.time()}
+    store.journal("third-1").append(Began(0.0, "third-1", going))
+    assert report(capsys=capsys)[0].startswith("second-1: ")
+    assert (home / "joulewise-second-1.html").exists()
+
+
 def test_a_tuned_run_becomes_one_file_with_what_was_spent_saved_and_how(store, home, capsys):
     tuned(store)
     flags = ("--carbon-g-per-kwh", 380, "--carbon-source", "the grid's own, 2025")
@@ -98,7 +109,8 @@ def test_a_tuned_run_becomes_one_file_with_what_was_spent_saved_and_how(store, h
     for words in (
         "400.0 ± 8.0 kJ",  # sampling and 2 % of the sensor
         "the GPUs’ own energy counters",
-        "saved against default, probing included",
+        "saved against default in the ",
+        "that were judged, probing included",
         "short baseline windows at times drawn from a seed",
         "used: 42.2 ± 1.7 g CO2e",
         "at 380 g of CO2e a kWh, source: the grid&#x27;s own, 2025",
@@ -235,7 +247,6 @@ def test_a_run_that_is_still_going_has_no_report_yet(store, capsys):
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        ((), "name one RUN, or two with --compare A B"),
         (("tuned-1", "--compare", "a", "b"), "name one RUN, or two with --compare A B"),
         (("nothing",), "no run is called 'nothing'"),
         (("--compare", "tuned-1", "nothing"), "no run is called 'nothing'"),

@@ -94,7 +94,8 @@ def test_a_machine_without_a_gpu_runs_the_command_untuned(environ, tmp_path):
 def test_a_command_that_never_uses_a_gpu_is_let_be(virtual_nvml, environ):
     ran = tune(run=["sh", "-c", "exit 5"], environ=environ)
     assert ran.returncode == 5
-    assert "joulewise: not tuned: the command ended without having used a GPU" in ran.stderr
+    assert "joulewise: not tuned: the command ended without having used a GPU (virtual, sim:h200); a " in ran.stderr
+    assert "'joulewise sim --couple torch' or joulewise.device.work.work: docs/virtual-gpus.md" in ran.stderr
 
 
 def test_a_command_that_ends_before_it_can_be_measured_is_said_so(virtual_nvml, environ, tmp_path):

@@ -4,6 +4,7 @@ from joulewise.cli.tuned import TuneResult, as_json, in_short, trouble, why
 from joulewise.core.block import Role
 from joulewise.core.event import Finished, Shifted
 from joulewise.core.knob import DEFAULT, Setting
+from joulewise.core.units import format_duration
 from joulewise.device.lease import Ending, Restored
 from joulewise.report.claim import Claim
 from joulewise.report.story import Story
@@ -22,7 +23,11 @@ def test_the_saving_comes_first_then_what_was_done_and_how_to_check_it():
     done = result(report="r.html")
     assert done.headline.startswith("saved ")
     lines = why(done)
-    assert lines[0].startswith("least energy, at most 2.0 % slower; ± is half of a 95 % interval")
+    judged = format_duration(done.claim.judged_s)
+    assert lines[0] == (
+        "least energy, at most 2.0 % slower; ± is half of a 95 % interval, against the same job with nothing set, "
+        f"in the {judged} that were judged, probing included"
+    )
     assert sum("95 %" in line for line in lines) == 1
     assert any("held SM clock at most 1500 MHz for 10 min" in line for line in lines)
     assert any(line.startswith("net: ") for line in lines)

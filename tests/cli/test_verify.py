@@ -4,7 +4,9 @@ import re
 import pytest
 
 from joulewise.cli import main
+from joulewise.cli.verify import _say
 from joulewise.core.measurement import Reading
+from joulewise.report.claim import Claim
 from joulewise.report.figures import Beyond
 from joulewise.report.history import Series
 from joulewise.report.page import page
@@ -55,7 +57,10 @@ def test_a_true_report_is_verified(report, capsys):
     assert (code, err) == (0, "")
     assert out.startswith(f"run {RUN}: saved ")
     assert "verified: recomputed from the journal" in out
-    assert "where seed 1 drew them" in out
+    proof = Claim.of(Story.of(made_up.run(RUN)))
+    assert proof.windows > 1 < proof.pairs
+    assert f"; {proof.windows} baseline windows where seed 1 drew them, and {proof.pairs} pairs in the order" in out
+    assert out.endswith(" that it drew, count\n")
 
 
 def test_a_run_is_verified_by_its_name_too(report, capsys):
@@ -63,6 +68,21 @@ def test_a_run_is_verified_by_its_name_too(report, capsys):
     assert code == 0
     answer = json.loads(out)
     assert (answer["run"], answer["problems"]) == (RUN, [])
+    assert (answer["windows"], answer["pairs"]) == (answer["claim"]["windows"], answer["claim"]["pairs"])
+
+
+@pytest.mark.parametrize(
+    ("windows", "pairs", "lie"),
+    [
+        (1, 0, "; 1 baseline window where seed 7 drew it"),
+        (2, 23, "; 2 baseline windows where seed 7 drew them, and 23 pairs in the order that it drew, count"),
+        (0, 5, "; 5 pairs in the order that seed 7 drew count"),
+        (0, 0, ""),
+    ],
+)
+def test_what_a_saving_rests_on_is_counted_as_it_counts(windows, pairs, lie, capsys):
+    _say("x", {"headline": "h", "problems": [], "held": True, "seed": 7, "windows": windows, "pairs": pairs})
+    assert capsys.readouterr().out == f"run x: h\nverified: recomputed from the journal{lie}\n"
 
 
 def test_a_headline_that_was_bettered_is_found(report, capsys):

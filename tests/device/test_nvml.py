@@ -273,6 +273,7 @@ def test_no_driver_is_one_line_with_the_way_out(tmp_path: Path) -> None:
     assert done.stdout.startswith("NoGpu no GPU to read: NVIDIA: no driver here")
     assert done.stdout.count("\n") == 1
     assert "--gpus all" in done.stdout
+    assert "; joulewise.gpus('sim:h200') gives a virtual one" in done.stdout  # a caller in Python has no flags
 
 
 def test_no_simulator_where_the_environment_names_one_is_one_line(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from joulewise.core.knob import DEFAULT, Setting
 from joulewise.core.measurement import Throttle
 from joulewise.core.timeline import Loop, VirtualTime
 from joulewise.device.gpu import Gpu
-from joulewise.device.operating import Demand, OperatingPoints
+from joulewise.device.operating import Demand
 from joulewise.device.virtual import VirtualGpu
 from joulewise.model import catalog, physics, workloads
 from joulewise.model.physics import Chip, Load, Operation
@@ -45,16 +45,6 @@ def made(time: VirtualTime, **arguments: object) -> VirtualGpu:
 def warm(gpu: VirtualGpu) -> float:
     """The temperature as the law sees it."""
     return round(gpu.board.state.temperature_c, 1)
-
-
-class CountedPoints(OperatingPoints):
-    """Counts how often it is asked."""
-
-    asked = 0
-
-    def at_work(self, load: Load, demand: Demand, temperature_c: float, *, limits: float = 1.0) -> Operation:
-        self.asked += 1
-        return super().at_work(load, demand, temperature_c, limits=limits)
 
 
 def test_it_is_a_gpu() -> None:
@@ -101,17 +91,6 @@ def test_several_loads_in_one_job_take_the_sum_of_their_times() -> None:
     waiting = Load(gpu_s=0.0, sm_share=0.0, dynamic_w=0.0, host_s=0.25)
     job = gpu.submit([LIGHT, waiting, LIGHT])
     assert time.run(gpu.finish(job)) == pytest.approx(0.45)
-
-
-def test_waiting_for_many_loads_asks_the_law_a_few_times_for_each_and_not_for_all_that_follow() -> None:
-    def asked(count: int) -> int:
-        time = VirtualTime()
-        gpu = made(time)
-        gpu.board.points = counted = CountedPoints(H200)
-        time.run(gpu.finish(gpu.submit([LIGHT] * count)))
-        return counted.asked
-
-    assert asked(200) < 2.5 * asked(100)
 
 
 def test_a_clock_change_in_mid_phase_slows_only_what_remains() -> None:

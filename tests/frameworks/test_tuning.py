@@ -5,18 +5,28 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 import joulewise
 from joulewise import native
-from joulewise.core.errors import LeaseLost
+from joulewise.core.block import Rung
+from joulewise.core.errors import LeaseLost, NotKept
+from joulewise.core.event import Began, Event
 from joulewise.core.marks import ENVIRONMENT
 from joulewise.device import discover, node
 from joulewise.device.lease import Lease
 from joulewise.frameworks import hooks
-from joulewise.frameworks.torch import _Holder, _reason, tuning
+from joulewise.frameworks.torch import Job, _Holder, _reason, tuning
+from joulewise.report.claim import Claim
+from joulewise.report.story import Story
+from joulewise.report.summaries import Summaries
+from joulewise.store import open_store
 from joulewise.store.journal import MemoryJournal
+from joulewise.tune.status import Advice, Summary
+from tests.cli import made_up
 
 
 def test_under_a_command_that_watches_the_job_it_is_left_to_that(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,12 +100,82 @@ def test_a_lease_says_nothing_of_the_arguments(monkeypatch: pytest.MonkeyPatch) 
     assert told == ["joulewise in train.py"]
 
 
-def test_a_script_on_a_virtual_gpu_is_told_what_it_could_save() -> None:
+def test_what_a_virtual_gpu_saves_is_told_from_what_was_spent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JOULEWISE_HOME", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["train.py", "--api-key", "SECRET"])
+    with tuning(gpu="sim:h200") as job:  # in this very process
+        job.step()
+    done = scripted("""
+        from joulewise.device.work import work
+        from joulewise.frameworks.torch import tuning
+
+        with tuning() as job:  # behind NVML, by whoever started the script
+            for _ in range(20):
+                work("gnn")
+                job.step()
+        print(job.says)
+    """)
+    assert "the loop ended" in done
+    store = open_store()
+    runs, total = Summaries(store).page(0, 5)
+    assert total == 2
+    assert [(run.virtual, run.gpus) for run in runs] == [(True, ("NVIDIA H200",))] * 2
+    told = [event for run in runs for _, event in store.journal(run.name).read() if isinstance(event, Began)]
+    assert [event.facts["simulated"] for event in told] == [False, True]
+    assert ["train.py", "--api-key", "***"] in [event.facts["command"] for event in told]
+    assert Summaries(store).totals(virtual=False).runs == 0
+
+
+def test_how_it_ended_is_said_as_the_command_says_it() -> None:
+    journal, events = MemoryJournal(), made_up.run()
+    for event in events:
+        journal.append(event)
+    job = Job("")
+    job._journal = journal
+    job.summary = Summary("stopped", Rung.STEPS, "steps of 250 ms, told by hooks")
+    assert job.says == Claim.of(Story.of(events)).says()
+    assert job.says.startswith("saved 7.")
+
+
+def test_what_a_dry_run_would_set_is_said_as_the_command_says_it() -> None:
+    job = Job("")
+    job._journal = MemoryJournal()
+    advice = Advice(made_up.HELD, "", 0.01, 0.005, -0.08, 0.01)
+    job.summary = Summary("stopped", Rung.STEPS, "x", advice=(advice,))
+    assert job.says.startswith("would set SM clock at most 1500 MHz: −8.0 % ± 2.0 % energy, +1.0 % ± 1.0 % time")
+
+
+def test_a_journal_that_cannot_be_read_is_said_and_raises_nothing() -> None:
+    class Damaged(MemoryJournal):
+        def read(self, since: int = 0) -> Iterator[tuple[int, Event]]:
+            raise NotKept("the database is damaged")
+
+    job = Job("")
+    job._journal = Damaged()
+    job.summary = Summary("stopped", Rung.STEPS, "x")
+    assert job.says == "what was tuned cannot be told: the database is damaged"
+
+
+def scripted(code: str) -> str:
+    """What a script prints that runs on a virtual GPU which lives twenty times as fast."""
     try:
         native.library_path()
     except FileNotFoundError as error:
         pytest.skip(str(error))
-    code = """
+    with node.spawn("sim:h200", speed=20.0) as running:
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(code)],
+            env=running.environment(),
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_script_on_a_virtual_gpu_is_told_what_it_could_save() -> None:
+    printed = scripted("""
         from joulewise.device.work import work
         from joulewise.frameworks.torch import tuning
         from joulewise.store.journal import MemoryJournal
@@ -106,17 +186,8 @@ def test_a_script_on_a_virtual_gpu_is_told_what_it_could_save() -> None:
                 job.step()
         print(job.says)
         print(job.summary.ruler)
-    """
-    with node.spawn("sim:h200", speed=20.0) as running:
-        done = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(code)],
-            env=running.environment(),
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-    assert done.returncode == 0, done.stderr
-    advice, ruler = done.stdout.splitlines()
+    """)
+    advice, ruler = printed.splitlines()
     assert "energy" in advice
     assert "expected" in advice
     assert ruler.endswith("told by hooks")

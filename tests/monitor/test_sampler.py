@@ -213,7 +213,7 @@ def test_on_wall_time_it_runs_on_a_thread_that_ends_with_it() -> None:
 
 def test_nothing_to_sample_and_nonsense_are_refused() -> None:
     time = VirtualTime()
-    with pytest.raises(NoGpu, match="doctor"):
+    with pytest.raises(NoGpu, match=r"doctor.* joulewise\.gpus\('sim:h200'\) gives a virtual one"):
         Sampler([])
     with pytest.raises(BadSpec, match="interval_s=0"):
         Sampler([PlayedGpu(constant(1.0), time=time)], interval_s=0)

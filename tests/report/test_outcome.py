@@ -50,8 +50,16 @@ def test_default_is_best_only_where_others_were_tried():
 def test_a_command_that_ended_too_soon_is_said_so():
     assert headline(*told(BASELINE)) == "not tuned: the command ended before anything could be tried"
     run = told(BASELINE, PROBE)
-    assert headline(*run) == "nothing is held: the command ended before anything could be verified, 1 setting tried"
+    assert (
+        headline(*run) == "nothing is held: the command ended before anything was compared to the end, 1 setting tried"
+    )
     assert untuned(*run) is None
+
+
+def test_a_script_that_tunes_itself_has_a_loop_and_no_command():
+    assert headline(*told(BASELINE, facts={"framework": "torch"})) == (
+        "not tuned: the loop ended before anything could be tried"
+    )
 
 
 def test_a_gpu_in_other_hands_is_said_once_and_without_doubled_words():

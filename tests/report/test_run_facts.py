@@ -2,12 +2,14 @@ from itertools import pairwise
 
 import pytest
 
+from joulewise.core.block import Role
 from joulewise.core.event import Began
 from joulewise.core.knob import DEFAULT
 from joulewise.core.plain import plain
 from joulewise.report import run_facts
 from joulewise.report.claim import STANDARD_ERRORS, Claim
 from joulewise.report.story import Story, tried
+from joulewise.tune.proof import prove
 from tests.cli import made_up
 
 
@@ -43,7 +45,9 @@ def test_the_proof_is_the_claims_and_names_the_journal(story):
     assert proof is not None
     assert (proof.energy_change, proof.saved_j) == (claim.energy_change, claim.saved_j)
     assert proof.digest == story.digest()
-    assert proof.windows > 0
+    found = prove(story.seen, story.shifted)
+    assert (proof.windows, proof.pairs) == (found.windows, found.pairs)
+    assert proof.windows < sum(each.role in (Role.PROOF, Role.REFERENCE) for each in story.seen)
     plain(proof)
 
 

@@ -20,7 +20,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from joulewise.cli.help import ReadableCommand, ReadableGroup, usage
+from joulewise.cli.help import ReadableCommand, ReadableGroup
+from joulewise.cli.help import usage as call_of  # 'usage' is a module of this package, and takes the name when loaded
 from joulewise.cli.plain import speak_plainly
 from joulewise.core.errors import BadSpec, JoulewiseError, OutOfRange
 
@@ -212,7 +213,7 @@ def _see(error: Any, args: list[str] | None) -> str:
         verb = next((word for word in (sys.argv[1:] if args is None else args) if not word.startswith("-")), "")
         return f"see 'joulewise{f' {verb}' if verb in VERBS else ''} --help'"
     missing = getattr(getattr(error, "param", None), "param_type_name", "") == "argument"
-    how = f"write '{usage(context.command, context)}', " if missing else ""
+    how = f"write '{call_of(context.command, context)}', " if missing else ""
     return f"{how}see '{context.command_path} --help'"
 
 

@@ -37,9 +37,9 @@ class OpenGpus:
     @property
     def virtual(self) -> bool:
         """Whether they are simulated, by us or by somebody around us."""
-        from joulewise.device.nvml_library import is_virtual
+        from joulewise.device.discover import are_virtual
 
-        return bool(self.gpus) and (self.simulated or is_virtual())
+        return bool(self.gpus) and (self.simulated or are_virtual(self.gpus))
 
     @classmethod
     def none(cls, why: str) -> OpenGpus:
@@ -69,7 +69,9 @@ def opened(spec: str | None, *, load: str | None = None, speed: float = 1.0) -> 
     if spec.partition(":")[0].strip() != "sim":
         if speed != 1:
             raise BadSpec(f"--speed {speed:g} is for virtual GPUs; --gpu {spec} lives in the world's own time")
-        yield OpenGpus(find(spec), os.environ, f"--gpu {spec}", named=spec != "nvml:all")
+        with _flags():
+            gpus = find(spec)
+        yield OpenGpus(gpus, os.environ, f"--gpu {spec}", named=spec != "nvml:all")
         return
 
     from joulewise.device.node import spawn
@@ -83,12 +85,24 @@ def opened(spec: str | None, *, load: str | None = None, speed: float = 1.0) -> 
         yield OpenGpus(find("nvml:all"), running.environment(), f"virtual, {spec}", simulated=True)
 
 
+@contextmanager
+def _flags() -> Iterator[None]:
+    """A way out that is a call in Python is a flag here."""
+    from joulewise.device.discover import VIRTUAL
+
+    try:
+        yield
+    except NoGpu as error:
+        raise NoGpu(str(error).replace(VIRTUAL, f"'--gpu {FALLBACK}'")) from None
+
+
 def _mine(*, must: bool) -> OpenGpus | None:
     """My GPUs. Where there are none: NoGpu or MissingPart if there ``must`` be some, else None."""
     from joulewise.device.discover import mine
 
     try:
-        gpus, seen = mine()
+        with _flags():
+            gpus, seen = mine()
     except (NoGpu, MissingPart):
         if must:
             raise

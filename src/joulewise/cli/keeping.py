@@ -15,9 +15,9 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from joulewise.cli.secrecy import masked
 from joulewise.core.errors import JoulewiseError, NotKept
 from joulewise.core.event import Began, Event, Finished
+from joulewise.core.secrecy import masked
 from joulewise.store.journal import Journal
 from joulewise.store.kept import KeptJournal
 from joulewise.store.store import Store
@@ -87,7 +87,7 @@ def ended(kept: Keeping, result: Result, now_s: float, why: str | None = None, *
     are known better, too.
     """
     from joulewise.cli.summary import measured
-    from joulewise.cli.tuned import advised
+    from joulewise.report.outcome import advised
 
     if why is None:
         why = "ended" if result.exit_code == 0 else f"ended with exit code {result.exit_code}"

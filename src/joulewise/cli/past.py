@@ -104,7 +104,8 @@ def history(
     for line in _about(found) if found is not None else ():
         print(f"  {line}")
     if claim.held:
-        print(f"  {INTERVAL}, against the same job with nothing set")
+        judged = "" if claim.energy_change is None else f", {claim.about}"
+        print(f"  {INTERVAL}, against the same job with nothing set{judged}")
     for line in chapters(story):
         print(f"  {line}")
 
@@ -303,6 +304,7 @@ def _tell_learnt(known: Sequence[Remembered], latest: Mapping[Any, Run], store: 
 def _learnt_lines(payload: Mapping[str, Any]) -> list[str]:
     """What the next run begins with, phase by phase; of a payload that reads otherwise nothing."""
     from joulewise.report.knobs import ceiling
+    from joulewise.report.words import SHOWN
 
     lines = []
     phases = payload.get("phases")
@@ -311,7 +313,7 @@ def _learnt_lines(payload: Mapping[str, Any]) -> list[str]:
         if not isinstance(chosen, Mapping):
             continue
         values = ", ".join(ceiling(knob, value) for knob, value in chosen.items() if isinstance(value, (int, float)))
-        state = "" if not values else ", verified" if kept.get("verified") else ", not verified"
+        state = f", {'' if kept.get('verified') else 'not yet '}{SHOWN} by itself" if values else ""
         lines.append(f"{f'{phase}: ' if phase else ''}{values or 'default'}{state}")
     return lines
 

@@ -21,8 +21,8 @@ from joulewise.cli import complain, tuned
 from joulewise.cli.outputs import JsonFile
 from joulewise.cli.recur_loop import Recurrence, Trial, in_short
 from joulewise.cli.recur_views import counted, plain, summary_lines
-from joulewise.cli.secrecy import masked
 from joulewise.core.errors import JoulewiseError
+from joulewise.core.secrecy import masked
 from joulewise.core.series import Platform, Recurring
 from joulewise.core.units import format_duration, format_energy
 from joulewise.tune.desk import SeriesDesk

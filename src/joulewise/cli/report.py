@@ -29,7 +29,9 @@ _STORE = "Where runs are kept: a file, or postgresql://… Default: the usual on
 
 def report(
     ctx: typer.Context,
-    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="A run, by the beginning of its name.")] = None,
+    run: Annotated[
+        str | None, typer.Argument(metavar="[RUN]", help="By the beginning of its name. Default: the last.")
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", metavar="FILE.html", help="The page. Default: joulewise-RUN.html here."),
@@ -51,7 +53,7 @@ def report(
 ) -> None:
     """Write the report of a run, or of how two runs differ.
 
-      joulewise report 20260314-1015 --out run.html --png run.png
+      joulewise report --out run.html --png run.png
       joulewise report 20260314-1015 --carbon-g-per-kwh 380 --carbon-source ENTSO-E
       joulewise report --compare 20260313-0900 20260314-1015
 
@@ -62,8 +64,9 @@ def report(
     from joulewise.report.worth import Carbon
     from joulewise.store import open_store
 
-    if (run is None) == (compare is None):
-        raise BadSpec("name one RUN, or two with --compare A B; 'joulewise history' names them")
+    if run is not None and compare is not None:
+        three = f"{run} and --compare {' '.join(compare)}"
+        raise BadSpec(f"{three} are three runs; name one RUN, or two with --compare A B")
     if carbon_source is not None and carbon_g_per_kwh is None:
         raise BadSpec("--carbon-source says where a figure is from, and there is none; add --carbon-g-per-kwh G")
     _refuse_files(out, png)
@@ -73,8 +76,9 @@ def report(
             if png is not None or carbon is not None:
                 raise BadSpec("--compare has no --png and no --carbon-g-per-kwh; ask for the report of each run")
             _compare(ctx, *(_kept(store, each) for each in compare), out=out, as_json=as_json)
-        elif run is not None:
-            _one(ctx, store, _kept(store, run), carbon, out, png, as_json=as_json)
+        else:
+            kept = _kept(store, run if run is not None else _last(store))
+            _one(ctx, store, kept, carbon, out, png, as_json=as_json)
 
 
 def _refuse_files(out: Path | None, png: Path | None) -> None:
@@ -88,6 +92,17 @@ def _refuse_files(out: Path | None, png: Path | None) -> None:
         plot.check(png, "--png")
         outputs.refuse_unwritable("--png", png)
     outputs.refuse_one_for_two({"--out": out, "--png": png})
+
+
+def _last(store: Store) -> str:
+    """The run that began last of those that have ended. BadSpec where there is none."""
+    from joulewise.report.run_summary import State
+    from joulewise.report.summaries import Summaries
+
+    found, _ = Summaries(store).page(0, 1, state=State.FINISHED)
+    if not found:
+        raise BadSpec(f"no run that has ended is kept in {store.name}; 'joulewise run -- COMMAND' keeps one")
+    return found[0].name
 
 
 def _kept(store: Store, beginning: str) -> KeptRun:

@@ -11,7 +11,7 @@ from typing import Any
 from joulewise.core.units import format_duration
 from joulewise.device.lease import Restored
 from joulewise.report import knobs, outcome, worth
-from joulewise.report.claim import INTERVAL, STANDARD_ERRORS, Claim, percent
+from joulewise.report.claim import INTERVAL, STANDARD_ERRORS, Claim
 from joulewise.report.story import Story, Stretch, stretches
 from joulewise.report.words import named, plainly, reason
 from joulewise.tune.status import Advice
@@ -45,7 +45,7 @@ class TuneResult:
     def headline(self) -> str:
         """The result in one line."""
         if self.advice is not None:
-            return advised(self.advice)
+            return outcome.advised(self.advice)
         if self.untuned is not None:
             return f"not tuned: {self.untuned}"
         return outcome.headline(self.story, self.claim)
@@ -54,20 +54,6 @@ class TuneResult:
     def proves(self) -> bool:
         """Whether there is a journal of something that was tuned: what ``verify`` could check."""
         return self.kept and self.advice is None and self.untuned is None and bool(self.story.events)
-
-
-def advised(advice: Advice) -> str:
-    """``"would set SM clock at most 1500 MHz: −8.1 % ± 1.9 % energy, +0.8 % ± 0.9 % time expected"``."""
-    if not advice.setting:
-        return "would set nothing: " + (plainly(advice.says) or "default is best here, as far as can be told")
-    parts = [
-        f"{percent(change, STANDARD_ERRORS * error, sign=True)} {what}"
-        for change, error, what in (
-            (advice.energy_change, advice.energy_error, "energy"),
-            (advice.time_change, advice.time_error, "time"),
-        )
-    ]
-    return f"would set {knobs.chosen(advice.setting)}: {', '.join(parts)} expected"
 
 
 def why(result: TuneResult) -> list[str]:
@@ -79,6 +65,8 @@ def why(result: TuneResult) -> list[str]:
             lines.append(f"not tuned: {result.untuned}")
     elif result.untuned is None:
         interval = f"; {INTERVAL}, against the same job with nothing set" if result.claim.held else ""
+        if result.claim.energy_change is not None:
+            interval += f", {result.claim.about}"
         lines.append(f"{result.wanted}{interval}")
         lines += in_short(result.story)
         if result.claim.held:
@@ -137,7 +125,7 @@ def _line(chapter: Stretch) -> str:
         return f"{at}: {plainly(chapter.reason)}"
     what = _WORDS.get(chapter.kind, chapter.kind)
     held = f"{what} {named(chapter.setting)} for {format_duration(chapter.end_s - chapter.start_s)}"
-    why = plainly(chapter.reason).removeprefix(f"{named(chapter.setting)}: ").removeprefix("held, ")
+    why = plainly(chapter.reason).removeprefix(f"{named(chapter.setting)}: ").removeprefix("held: ")
     return f"{at}: {held}" + (f": {why}" if why else "")
 
 
@@ -173,7 +161,7 @@ def _advice_json(advice: Advice) -> dict[str, Any]:
         "energy_half": STANDARD_ERRORS * advice.energy_error,
         "time_change": advice.time_change,
         "time_half": STANDARD_ERRORS * advice.time_error,
-        "says": advised(advice),
+        "says": outcome.advised(advice),
     }
 
 

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, Final
 from joulewise.cli.gpus import OpenGpus
 from joulewise.cli.keeping import NOT_KEPT, new_name
 from joulewise.cli.objectives import Wanted
-from joulewise.cli.secrecy import masked
 from joulewise.cli.usage import counted_outside, left_behind, no_rights, uses, why_never, why_not_told
 from joulewise.core.errors import BadSpec, JoulewiseError, LeaseLost, NotKept
 from joulewise.core.knob import DEFAULT
+from joulewise.core.secrecy import masked
 from joulewise.device.gpu import Gpu
 from joulewise.device.lease import Lease, Restored
 from joulewise.report.words import LOST, plainly
@@ -46,6 +46,11 @@ _SETTLED_S: Final = 3.0
 """Ranks of one job appear on their GPUs within so long of each other; then its GPUs are known."""
 _PATIENCE_S: Final = 10.0
 """How long the end of the tuner is waited for, in wall time: the command's exit code must not hang on ours."""
+
+_ON_VIRTUAL: Final = (
+    "a script uses a virtual one through 'joulewise sim --couple torch' or joulewise.device.work.work: "
+    "docs/virtual-gpus.md"
+)
 
 
 class Tuning:
@@ -323,7 +328,7 @@ class Tuning:
         if self._used:
             return "the command ended before it could be measured"
         not_told = why_not_told(self._found.gpus, chosen=self._chosen, outside=self._outside)
-        return not_told or "the command ended without having used a GPU" + _of(self._found)
+        return not_told or f"the command ended without having used a GPU{_of(self._found)}"
 
 
 def _expected(summary: Summary | None) -> tuple[tuple[float, float], ...]:
@@ -336,4 +341,6 @@ def _expected(summary: Summary | None) -> tuple[tuple[float, float], ...]:
 
 
 def _of(found: OpenGpus) -> str:
-    return f" ({found.why})" if found.why else ""
+    """Which GPUs, and how a script comes to use one where they are virtual: no CUDA leads to those."""
+    which = f" ({found.why})" if found.why else ""
+    return which + (f"; {_ON_VIRTUAL}" if found.virtual else "")

@@ -69,7 +69,7 @@ def verify(
 def check(
     events: list[Event], told: dict[str, Any] | None, page: str | None, measured: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """What the journal proves (``claim``, ``headline``, ``windows``) and every discrepancy (``problems``).
+    """What the journal proves (``claim``, ``headline``, ``windows``, ``pairs``) and every discrepancy (``problems``).
 
     ``told`` and ``page`` are what a report carries and shows; without them the journal is checked against itself.
     ``measured`` is what the store says that the whole command used.
@@ -104,6 +104,7 @@ def check(
         "claim": claim.to_json(),
         "held": claim.held,
         "windows": verified.proof.windows,
+        "pairs": verified.proof.pairs if claim.held else 0,
         "seed": story.facts.get("seed"),
         "problems": problems,
     }
@@ -212,6 +213,9 @@ def _say(name: str, found: dict[str, Any]) -> None:
         windows, seed = found["windows"], found["seed"]
         several = f"{windows} baseline windows where seed {seed} drew them"
         lie = f"1 baseline window where seed {seed} drew it" if windows == 1 else several if windows else ""
+        if pairs := found["pairs"]:
+            drawn = f"{pairs} pair{'s' * (pairs != 1)} in the order that {'it' if windows else f'seed {seed}'} drew"
+            lie = f"{lie}, and {drawn}, count" if windows else f"{drawn} count{'s' * (pairs == 1)}"
         what = "" if found["held"] else "; nothing was held, so no saving is claimed"
         print("verified: recomputed from the journal" + (f"; {lie}" if lie else "") + what)
         return

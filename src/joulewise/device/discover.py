@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -33,6 +33,8 @@ DEFAULT_MODEL = "h200"
 MOST_GPUS = 64
 """As many as the virtual NVML holds."""
 
+VIRTUAL = "joulewise.gpus('sim:h200')"
+"""How a Python caller comes by a GPU where there is none: the way out in NoGpu. A command line has a flag for it."""
 _EXAMPLES = "write 'nvml:0-3', 'nvml:GPU-3f2a', 'amd:0', 'sim:h200*8' or 'replay:run.jsonl'"
 _log = logging.getLogger("joulewise")
 
@@ -110,7 +112,7 @@ def mine(*, environ: Mapping[str, str] = os.environ, backend: Backend | None = N
     seen = visible(environ, [gpu.info for gpu in gpus], mig_parents() if backend != "amd" and gpus else {})
     if not gpus:
         why = "; ".join(reasons)
-        raise NoGpu(f"no GPU to read: {why}; '--gpu sim:h200' gives a virtual one, see 'joulewise doctor'")
+        raise NoGpu(f"no GPU to read: {why}; {VIRTUAL} gives a virtual one, see 'joulewise doctor'")
     if not seen.uuids:
         raise NoGpu(f"{len(gpus)} GPUs here, none of them for this process: {seen.why}; see 'joulewise doctor'")
     if not seen.certain:
@@ -137,6 +139,14 @@ def listed(backend: Backend | None = None) -> tuple[list[Gpu], list[str]]:
             except (NoGpu, MissingPart) as error:
                 reasons.append(str(error))
     return gpus, reasons
+
+
+def are_virtual(gpus: Iterable[Gpu]) -> bool:
+    """Whether one of ``gpus`` at least is simulated, in this process or behind the virtual NVML: what such GPUs use or
+    save was never spent."""
+    from joulewise.device.nvml_library import is_virtual
+
+    return any(gpu.info.backend == "virtual" or (gpu.info.backend == "nvml" and is_virtual()) for gpu in gpus)
 
 
 def mig_parents() -> Mapping[str, str]:

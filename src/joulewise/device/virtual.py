@@ -257,13 +257,11 @@ class VirtualGpu:
         while job.finished_s is None:
             with self._lock:
                 now_s = self.advance()
-                queued = job in self.board.state.queue
-                wait_s = self.board.now.end_s - now_s  # the job ends with this stretch or a later one
-            if not queued:
-                break
+                expected_s = self.board.expected_s(job)
+                wait_s = min(expected_s, self.board.now.end_s) - now_s
+            if math.isinf(expected_s):
+                raise BadSpec(f"{self} has no such work any more; its process was detached")
             yield max(wait_s, 1e-9)
-        if job.finished_s is None:
-            raise BadSpec(f"{self} has no such work any more; its process was detached")
         return job.finished_s
 
     def attach(self, pid: int, memory_bytes: int = CONTEXT_BYTES) -> None:

@@ -28,10 +28,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from joulewise.core.block import Rung
 from joulewise.core.errors import JoulewiseError
 from joulewise.core.marks import ENVIRONMENT
 from joulewise.core.objective import MinEnergy, Objective
+from joulewise.core.secrecy import masked
 from joulewise.frameworks import hooks
 from joulewise.frameworks.job_gpus import job_gpus
 
@@ -56,6 +56,7 @@ class Job:
         """How the tuning ended; None while it lasts, and where there was none."""
         self._says = says
         self._online: Online | None = None
+        self._journal: Journal | None = None
 
     def step(self, work: float = 1.0) -> None:
         """One step is done, or launched; ``work`` is how much it was, where steps differ."""
@@ -69,23 +70,32 @@ class Job:
     @property
     def says(self) -> str:
         """What is being done, or was, or why nothing can be, in a line."""
-        if self.summary is not None:
-            return _ending(self.summary)
+        if self.summary is not None and self._journal is not None:
+            self._says, self._journal = _ending(self.summary, self._journal), None
         status = self.status
-        return (status.note or status.why) if status is not None else self._says
+        if self.summary is not None or status is None:
+            return self._says
+        from joulewise.report.words import plainly
 
-    def _follows(self, online: Online) -> None:
-        self._online = online
+        return plainly(status.note or status.why)
+
+    def _follows(self, online: Online, journal: Journal) -> None:
+        self._online, self._journal = online, journal
 
 
-def _ending(summary: Summary) -> str:
+def _ending(summary: Summary, journal: Journal) -> str:
+    """As ``joulewise run`` says it, from what was written down."""
+    from joulewise.report import outcome
+    from joulewise.report.claim import Claim
+    from joulewise.report.story import Story
+
     if summary.advice:
-        return "; ".join(each.says for each in summary.advice)
-    proven = summary.proof
-    if proven is not None:
-        return str(proven.says)
-    not_tuned = "not tuned: " if summary.rung is Rung.UNKNOWN else "nothing was held: "
-    return "; ".join((not_tuned + summary.ruler, *summary.notes))
+        return "; ".join(map(outcome.advised, summary.advice))
+    try:
+        story = Story.of(event for _, event in journal.read())
+    except JoulewiseError as error:
+        return f"what was tuned cannot be told: {error}"
+    return outcome.headline(story, Claim.of(story))
 
 
 @contextmanager
@@ -112,17 +122,20 @@ def tuning(
     if why_not:
         yield Job(why_not)
         return
+    from joulewise.store.journal import MemoryJournal
+
     try:
         gpus = job_gpus(gpu)
         holder = _Holder(gpus)
         run = f"{os.getpid()}-{secrets.token_hex(4)}"
+        kept = journal if journal is not None else _journal(run) or MemoryJournal()
         feed, online = _online(
             gpus,
             lease=holder.take,
             objective=wanted,
             dry_run=dry_run,
             seed=secrets.randbits(32) if seed is None else seed,
-            journal=journal if journal is not None else _journal(run),
+            journal=kept,
             memory=memory,
             fingerprint=fingerprint,
             run=run,
@@ -132,7 +145,7 @@ def tuning(
         yield Job(f"not tuned: {error}")
         return
     job = Job("")
-    job._follows(online)
+    job._follows(online, kept)
     hooks.send_to(feed)
     thread = threading.Thread(target=_run, args=(online, job), name="joulewise tuner", daemon=True)
     thread.start()
@@ -210,7 +223,7 @@ def _online(
     objective: Objective,
     dry_run: bool,
     seed: int,
-    journal: Journal | None,
+    journal: Journal,
     memory: Memory | None,
     fingerprint: str,
     run: str,
@@ -230,9 +243,17 @@ def _online(
         memory=memory,
         fingerprint=fingerprint,
         run=run,
-        facts={"command": sys.argv, "framework": "torch"},
+        facts={"command": masked(sys.argv), "framework": "torch", **_spent(gpus)},
     )
     return feed, online
+
+
+def _spent(gpus: Sequence[Gpu]) -> dict[str, bool]:
+    """Whether anything is spent at all, as ``joulewise run`` writes it down: what virtual GPUs save is no saving."""
+    from joulewise.device.discover import are_virtual
+
+    backends = {gpu.info.backend for gpu in gpus}
+    return {"simulated": "virtual" in backends, "virtual": are_virtual(gpus) or "replay" in backends}
 
 
 def _run(online: Online, job: Job) -> None:

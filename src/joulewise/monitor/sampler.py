@@ -25,6 +25,7 @@ from pathlib import Path
 from joulewise.core.errors import BadSpec, NoGpu
 from joulewise.core.measurement import Reading
 from joulewise.core.timeline import Loop, TimeSource, VirtualTime
+from joulewise.device.discover import VIRTUAL
 from joulewise.device.gpu import Gpu
 from joulewise.monitor.allowance import Allowance
 from joulewise.monitor.owner import Ownership, local_rank
@@ -61,7 +62,7 @@ class Sampler:
         seed: int | None = None,
     ) -> None:
         if not gpus:
-            raise NoGpu("there is no GPU to sample; 'joulewise doctor' says why, '--gpu sim:h200' gives a virtual one")
+            raise NoGpu(f"there is no GPU to sample; 'joulewise doctor' says why, {VIRTUAL} gives a virtual one")
         if not interval_s > 0:
             raise BadSpec(f"interval_s={interval_s} must be above 0; 0.1 is usual")
         self.time: TimeSource = gpus[0].time

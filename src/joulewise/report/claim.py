@@ -16,7 +16,7 @@ from typing import Any
 
 from joulewise.core.block import Role
 from joulewise.core.knob import DEFAULT
-from joulewise.core.units import format_energy
+from joulewise.core.units import format_duration, format_energy
 from joulewise.report.story import Story
 
 INTERVAL = "± is half of a 95 % interval"
@@ -46,6 +46,10 @@ class Claim:
     """What could not be judged, a sentence each."""
     held: bool = True
     """Whether anything but default was ever held."""
+    windows: int = 0
+    """Baseline windows at drawn times that count."""
+    pairs: int = 0
+    """Pairs, compared with default in a drawn order, that count beside them."""
 
     @classmethod
     def of(cls, story: Story) -> Claim:
@@ -77,6 +81,8 @@ class Claim:
             proof.baseline_share,
             unjudged,
             held,
+            proof.windows,
+            proof.pairs,
         )
 
     @property
@@ -95,6 +101,11 @@ class Claim:
         if self.time_change is None or self.time_half is None:
             return None
         return self.judged_s * self.time_half / (1 + self.time_change) ** 2
+
+    @property
+    def about(self) -> str:
+        """Which part of the run the figures are of: ``"in the 16 min 17 s that were judged, probing included"``."""
+        return f"in the {format_duration(self.judged_s)} that were judged, probing included"
 
     def says(self) -> str:
         """``"saved 8.1 % ± 0.6 % energy, +0.8 % ± 0.3 % time, 412 ± 31 kJ"``."""

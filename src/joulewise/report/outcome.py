@@ -2,7 +2,7 @@
 
 Pure, and from the journal alone, so that terminal, report, history and ``verify`` say the same. Every way of ending has
 words of its own: a saving; a job that was left alone, and why; a GPU in other hands; a command that ended too soon; a
-tuner that stopped; a budget that was not met.
+tuner that stopped; a budget that was not met; what a dry run would set.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from __future__ import annotations
 from joulewise.core.block import Role, Rung
 from joulewise.core.knob import DEFAULT
 from joulewise.core.units import format_power, format_si
-from joulewise.report.claim import Claim
+from joulewise.report import knobs
+from joulewise.report.claim import STANDARD_ERRORS, Claim, percent
 from joulewise.report.story import STRETCH, Story
-from joulewise.report.words import LOST, reason
+from joulewise.report.words import LOST, plainly, reason
+from joulewise.tune.status import Advice
 
 _UNSTEADY = "its pace is too unsteady"
 _ALONE = "left alone"
@@ -31,7 +33,7 @@ def headline(story: Story, claim: Claim) -> str:
     elif (alone := _left_alone(story)) is not None:
         first = f"nothing is set: default is best here, {_count(story)} tried; {alone}"
     else:
-        first = f"nothing is held: the command ended before anything could be verified, {_count(story)} tried"
+        first = f"nothing is held: {_job(story)} ended before anything was compared to the end, {_count(story)} tried"
     return "; ".join((first, *missed_budgets(story)))
 
 
@@ -47,8 +49,22 @@ def untuned(story: Story, claim: Claim) -> str | None:
         return alone
     facts = story.finished.facts if story.finished is not None else {}
     if facts.get("rung") == Rung.UNKNOWN:
-        return f"the command's pace could not be told: {reason(str(facts.get('ruler', '')))}"
-    return "the command ended before anything could be tried"
+        return f"{_job(story)}'s pace could not be told: {reason(str(facts.get('ruler', '')))}"
+    return f"{_job(story)} ended before anything could be tried"
+
+
+def advised(advice: Advice) -> str:
+    """``"would set SM clock at most 1500 MHz: −8.1 % ± 1.9 % energy, +0.8 % ± 0.9 % time expected"``."""
+    if not advice.setting:
+        return "would set nothing: " + (plainly(advice.says) or "default is best here, as far as can be told")
+    parts = [
+        f"{percent(change, STANDARD_ERRORS * error, sign=True)} {what}"
+        for change, error, what in (
+            (advice.energy_change, advice.energy_error, "energy"),
+            (advice.time_change, advice.time_error, "time"),
+        )
+    ]
+    return f"would set {knobs.chosen(advice.setting)}: {', '.join(parts)} expected"
 
 
 def missed_budgets(story: Story) -> list[str]:
@@ -65,6 +81,11 @@ def missed_budgets(story: Story) -> list[str]:
     if isinstance(budget_j, (int, float)) and unit_j > budget_j:
         lines.append(f"a budget of {budget_j:g} J a step was not met: {format_si(unit_j, 'J')} {_OVER}")
     return lines
+
+
+def _job(story: Story) -> str:
+    """What ran, by the word of whoever had it tuned: a script tunes its own loop."""
+    return "the loop" if story.facts.get("framework") else "the command"
 
 
 def _tried(story: Story) -> set[object]:

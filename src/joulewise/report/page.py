@@ -24,7 +24,7 @@ from joulewise.report.story import Story, Stretch, stretches
 from joulewise.report.style import STYLE
 from joulewise.report.words import named, plainly, verdict
 
-FORMAT = 2
+FORMAT = 3
 """Of the facts that a report carries for ``verify``."""
 _MOST_ROWS = 150
 _FACTS = re.compile(r'<script type="application/json" id="joulewise">(.*?)</script>', re.DOTALL)
@@ -127,7 +127,7 @@ def _head(story: Story, claim: Claim, title: str, beside: Beside | None, *, prov
     if proves and claim.saved_j is not None:
         word = "saved" if claim.saved_j >= 0 else "used more"
         saved = format_energy(abs(claim.saved_j), claim.saved_half_j)
-        tiles.insert(0, (saved, f"{word} against default, probing included"))
+        tiles.insert(0, (saved, f"{word} against default {claim.about}"))
     if proves and claim.baseline_share is not None:
         tiles.append((format_percent(claim.baseline_share), "of the held time at default, for the proof"))
     if beside is not None:

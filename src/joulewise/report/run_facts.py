@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from joulewise.core.block import Role
 from joulewise.core.knob import Setting
 from joulewise.report.claim import STANDARD_ERRORS, Claim
 from joulewise.report.story import Story, Stretch, stretches, tried
@@ -85,9 +84,11 @@ class Proof:
     saved_j: float | None
     saved_half_j: float | None
     windows: int
-    """Baseline windows, pairs of a verification included."""
+    """Baseline windows at drawn times that count."""
+    pairs: int
+    """Pairs, compared with default in a drawn order, that count beside them."""
     baseline_share: float | None
-    """The share of the held time that was spent on them."""
+    """The share of the held time that was spent on the windows."""
     judged_s: float
     watched_s: float
     unjudged: tuple[str, ...]
@@ -131,7 +132,8 @@ def proof(story: Story, claim: Claim) -> Proof | None:
         claim.time_half,
         claim.saved_j,
         claim.saved_half_j,
-        sum(each.role in (Role.PROOF, Role.REFERENCE) for each in story.seen),
+        claim.windows,
+        claim.pairs,
         claim.baseline_share,
         claim.judged_s,
         claim.watched_s,

@@ -145,4 +145,4 @@ def test_the_overview_of_real_runs_begins_with_the_result_and_ends_with_the_next
     assert re.search(wanted, looking.text("h1"))
     assert "spent" in looking.text("h1")
     assert "virtual GPUs" in looking.text("h1")
-    assert "joulewise run --tune -- " in looking.text(".steps")
+    assert "joulewise run --gpu sim:h200 --tune -- " in looking.text(".steps")

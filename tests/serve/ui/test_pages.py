@@ -107,6 +107,11 @@ def test_a_run_shows_its_curves_every_decision_with_its_reason_and_what_was_trie
     if run["proof"] is not None:
         assert run["claim_words"] in looking.text()
         assert run["proof"]["digest"][:16] in looking.text()
+        windows, pairs = run["proof"]["windows"], run["proof"]["pairs"]
+        assert min(windows, pairs) > 1
+        assert f"{windows} drawn windows (" in looking.text()
+        assert f"of the held time) + {pairs} pairs" in looking.text()
+        assert "that were judged, probing included" in looking.text()
     assert run["verify"] in looking.text()
 
 

@@ -20,9 +20,9 @@ export function nextSteps(overview, gpus = []) {
   return [killed(real), busy(gpus), untuned(runs), unsaved(runs), shared(runs), habit(runs), price(overview)].filter(Boolean).slice(0, MOST);
 }
 
-/** What is typed to tune a run's command the next time. */
+/** What is typed to tune a run's command the next time; on a virtual GPU if it ran on one: any will do. */
 export function tuneCommand(run) {
-  return `joulewise run --tune -- ${run.command}`;
+  return `joulewise run ${run.virtual ? "--gpu sim:h200 " : ""}--tune -- ${run.command}`;
 }
 
 function named(run) {

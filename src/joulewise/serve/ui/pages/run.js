@@ -90,7 +90,7 @@ function showHead(head, run, name, signal) {
       { class: proven ? "tiles five" : "tiles" },
       tile("Energy", energy(summary.energy_j, summary.energy_error_j), known(summary.energy_j) ? "measured, ± one standard error" : running ? "known when it has ended" : "nobody measured it to its end", "lead"),
       tile("Took", duration(took_s), running ? "so far" : ""),
-      proven && tile("Saved", energy(proven.saved_j, proven.saved_half_j), `against default, probing included${running ? ", so far" : ""}`, "good"),
+      proven && tile("Saved", energy(proven.saved_j, proven.saved_half_j), `against default in the ${duration(proven.judged_s)} that were judged, probing included${running ? ", so far" : ""}`, "good"),
       proven && tile("Energy against default", change(proven.energy_change, proven.energy_half), "95 % interval"),
       proven && tile("Time against default", change(proven.time_change, proven.time_half), known(summary.bound) ? `allowed: +${percent(summary.bound)}` : "95 % interval"),
     ),
@@ -260,12 +260,18 @@ function frontier(run) {
   );
 }
 
+/** Windows at drawn times, and the pairs in a drawn order that count beside them. */
+function restsOn({ windows, pairs, baseline_share }) {
+  const drawn = windows > 0 && `${count(windows, "drawn window")}${known(baseline_share) ? ` (${percent(baseline_share)} of the held time)` : ""}`;
+  return [drawn, pairs > 0 && count(pairs, "pair")].filter(Boolean).join(" + ");
+}
+
 function proof({ proof: found, claim_words }) {
   const facts = [
     ["Saved", energy(found.saved_j, found.saved_half_j)],
     ["Energy", change(found.energy_change, found.energy_half)],
     ["Time", change(found.time_change, found.time_half)],
-    ["Rests on", `${count(found.windows, "window")} at default${known(found.baseline_share) ? `, ${percent(found.baseline_share)} of the held time` : ""}`],
+    ["Rests on", restsOn(found)],
     known(found.judged_s) && ["Judged", `${duration(found.judged_s)} of ${duration(found.watched_s)} watched`],
     ["Journal", h("code", { title: found.digest }, `${(found.digest ?? "").slice(0, 16)}…`)],
   ].filter(Boolean);

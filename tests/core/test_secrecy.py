@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulewise.cli.secrecy import masked
+from joulewise.core.secrecy import masked
 
 
 @pytest.mark.parametrize(
