@@ -37,7 +37,7 @@ from tests.serve.serving import Serving
 pytestmark = pytest.mark.slow
 BOARD = Path(__file__).parents[2] / "packaging" / "grafana" / "joulewise.json"
 ENERGY = "joulewise_gpu_energy_joules_total"
-LIFE_S = 7.0
+LIFE_S = 30.0
 """How long the server is scraped before and after its restart."""
 Starts = Callable[..., PrometheusServer]
 
