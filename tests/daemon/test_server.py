@@ -18,7 +18,8 @@ import pytest
 
 from joulewise.core.errors import LeaseLost, NoDaemon, NotNow, NotPermitted
 from joulewise.core.knob import Setting
-from joulewise.daemon.server import MOST_IN_FLIGHT, MOST_UNFINISHED_S, MOST_UNREAD_BYTES
+from joulewise.daemon.peer import ANCILLARY_BYTES, sender_of
+from joulewise.daemon.server import MOST_IN_FLIGHT, MOST_UNFINISHED_S, MOST_UNREAD_BYTES, listen
 from joulewise.device import wire
 from joulewise.device.node import RunningNode, spawn
 from joulewise.device.remote import DaemonClient, RemoteLease
@@ -163,6 +164,20 @@ def test_a_child_that_writes_on_its_parents_connection_is_refused(daemon: Runnin
     assert bare.answer()["error"] == "NotPermitted"
     assert bare.answer() == {}
     assert f"pid {child}" in daemon.audited(op="connection", pid=os.getpid())[-1]["why"]
+
+
+def test_whoever_connects_the_moment_it_listens_is_named_with_every_message(tmp_path: Path):
+    tmp_path.chmod(0o700)
+    with (
+        listen(tmp_path / "s", 0o600) as listener,
+        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as early,
+    ):
+        early.connect(str(tmp_path / "s"))  # the daemon may be far from accepting
+        early.sendall(b"{}\n")
+        connection, _ = listener.accept()
+        with connection:
+            _, ancillary, _, _ = connection.recvmsg(100, ANCILLARY_BYTES)
+    assert sender_of(ancillary) == (os.getpid(), os.getuid())
 
 
 def test_one_user_cannot_take_all_connections_and_root_still_gets_in(daemon: RunningDaemon):

@@ -14,7 +14,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,16 @@ class Chain:
         return True
 
 
+@contextmanager
+def _ended_if_it_fails(crasher: subprocess.Popen[str]) -> Iterator[None]:
+    """A failure ends the crasher and its daemon, which would be waited for for ever."""
+    try:
+        yield
+    except BaseException:
+        os.killpg(crasher.pid, signal.SIGKILL)
+        raise
+
+
 def _serve(talk: Talk, uuid: str) -> int:
     """A client's life; how many of its requests were answered."""
     answered = 0
@@ -128,7 +139,9 @@ def test_at_whatever_line_the_daemon_dies_the_gpu_is_as_before(first: str, after
             text=True,
             env=node.environment(),
             cwd=ROOT,
+            start_new_session=True,
         ) as crasher,
+        _ended_if_it_fails(crasher),
     ):
         breaker.fault(0, "foreign", power_limit_w=SITE_CAP_W)
         before = (SITE_CAP_W, (345, STANDS_MHZ), None)

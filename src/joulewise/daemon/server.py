@@ -182,8 +182,7 @@ class Server:
         self._extra: dict[int, Callable[[], None]] = {}
         service.connections = lambda: len(self._by_socket)
         listener.setblocking(False)
-        # Every message then carries its sender; connections inherit it, and what came before accept() has it, too.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        _name_senders(listener)
         self._epoll.register(listener, select.EPOLLIN)
         self._epoll.register(workers.fd, select.EPOLLIN)
 
@@ -434,6 +433,12 @@ def _refuse(sock: socket.socket, error: JoulewiseError) -> None:
     sock.close()
 
 
+def _name_senders(listener: socket.socket) -> None:
+    """Let every message of its connections carry its sender. Before it listens: connections inherit this, on Linux 6.16
+    and newer at connect(), which may be long before accept(); what comes before accept() then has it, too."""
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+
+
 def listen(path: Path, mode: int) -> socket.socket:
     """A socket that listens at ``path`` with the permissions ``mode``; whatever socket was there is replaced.
 
@@ -441,6 +446,7 @@ def listen(path: Path, mode: int) -> socket.socket:
     something else than a socket, or somebody else could put another socket in its place.
     """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    _name_senders(listener)
     old = os.umask(0o777 & ~mode)
     try:
         folder = trusted.open_folder(path.parent)
