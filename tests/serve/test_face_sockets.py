@@ -9,6 +9,7 @@ import tracemalloc
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -74,6 +75,7 @@ class Streaming:
     def __init__(self, flood: Flood) -> None:
         self.hub = Hub(flood.look, period_s=0.01)
         self.loop: asyncio.AbstractEventLoop | None = None
+        self.state = SimpleNamespace(closing=self.hub.close)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         self.loop = asyncio.get_running_loop()
@@ -141,6 +143,23 @@ def test_clients_that_stop_reading_cost_little_and_are_cut_off_though_they_stay(
         reader.leave()
         until(lambda: len(app.hub) == 0 and app.tasks() <= tasks)
     assert "without completing response" not in caplog.text
+
+
+def test_a_server_that_is_told_to_end_does_not_wait_for_who_takes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    flood = Flood()
+    app = Streaming(flood)
+    with ExitStack() as clients, listen.bound("127.0.0.1", 0) as listening:
+        with listen.serving(app, listening):
+            for _ in range(3):
+                clients.enter_context(connected(listening.getsockname(), buffer_bytes=2048))
+            until(lambda: len(app.hub) == 3)
+            seen = flood.looks
+            until(lambda: flood.looks > seen + 20)  # a hundred times what the network's own buffers take
+            assert len(app.hub) == 3
+        assert len(app.hub) == 0
+        assert "http" not in {thread.name for thread in threading.enumerate()}
+    assert "Cancel" not in caplog.text
+    assert "Traceback" not in caplog.text
 
 
 @pytest.fixture(scope="module")

@@ -6,11 +6,12 @@ is taken is one clear line.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,6 +24,8 @@ _SOON_S = 2
 STALLED_S = 60.0
 """Whoever takes nothing of what was sent for so long is cut off. A server that merely closes such a connection waits
 for ever to hand over what is on its way, and keeps its descriptor until then."""
+_PATIENCE_S = 0.5
+"""The same for one that takes nothing while we end."""
 
 
 def bound(host: str, port: int, *, stalled_s: float = STALLED_S) -> socket.socket:
@@ -76,19 +79,35 @@ def _server(app: Any, grace_s: int) -> Any:
         raise missing(error) from error
 
     class Server(uvicorn.Server):
-        """Streams that would never end are ended first: whoever listens to events would hold us up until the grace is
-        over."""
+        """Streams that would never end are ended first, and those who take nothing are cut off: either would hold us
+        up until the grace is over."""
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             closing = getattr(getattr(app, "state", None), "closing", None)
             if closing is not None:
                 closing()
-            await super().shutdown(sockets)
+            cutting = asyncio.create_task(_cut_off_stalled(self.server_state.connections))
+            try:
+                await super().shutdown(sockets)
+            finally:
+                cutting.cancel()
 
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, lifespan="auto", timeout_graceful_shutdown=grace_s
     )
     return Server(config)
+
+
+async def _cut_off_stalled(connections: Iterable[Any]) -> None:
+    """Until it is ended: break off each of uvicorn's connections whose client does not take what waits for it."""
+    waiting: dict[asyncio.Transport, int] = {}
+    while True:
+        now = {each.transport: each.transport.get_write_buffer_size() for each in list(connections)}
+        for transport, size in now.items():
+            if 0 < size == waiting.get(transport):
+                transport.abort()
+        waiting = now
+        await asyncio.sleep(_PATIENCE_S)
 
 
 def missing(error: ImportError, command: str = "joulewise serve") -> MissingPart:
