@@ -26,9 +26,12 @@ os.environ.pop("JOULEWISE_DATABASE", None)
 # Thousands of processes are started here, and none should compile again what another has compiled.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
-# What a shell starts in the background ignores Ctrl-C, and so would the commands whose end by Ctrl-C is tested.
+# What a shell starts in the background ignores Ctrl-C, and what nohup starts ignores the end of its terminal; so would
+# the commands whose end by these signals is tested.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 pytest_plugins = [
     "tests.scenario_table",
