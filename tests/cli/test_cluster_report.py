@@ -153,6 +153,21 @@ def test_a_cap_that_rises_is_no_cut():
     assert len(facts.told(watched(), raised, metered(), {}).cuts) == 1
 
 
+def test_a_cut_after_a_lower_cap_that_ended_by_itself_is_a_cut_and_one_above_a_feeds_is_none():
+    ended = Limited(BEGUN_S + 10.0, "cap", {"cap_w": 1000.0, "source": "operator", "until_s": BEGUN_S + 30.0})
+    cut = facts.told(watched(), [ended, *EVENTS], metered(), {}).cuts[-1]
+    assert (cut.time_s, cut.cap_w, cut.was_w) == (BEGUN_S + CUT_S, 2000.0, pytest.approx(2400.0))
+    fed = Limited(BEGUN_S + 5.0, "cap", {"cap_w": 1500.0, "source": "feed"})
+    assert [each.cap_w for each in facts.told(watched(), [fed, *EVENTS], metered(), {}).cuts] == [1500.0]
+
+
+def test_a_word_that_counts_from_later_on_is_a_cut_when_it_does():
+    later = Limited(BEGUN_S + 20.0, "cap", {"cap_w": 2000.0, "source": "operator", "from_s": BEGUN_S + CUT_S})
+    (cut,) = facts.told(watched(), [EVENTS[0], later, EVENTS[2]], metered(), {}).cuts
+    assert cut.time_s == BEGUN_S + CUT_S
+    assert cut.power.complied_s == pytest.approx(0.9, abs=0.15)
+
+
 def test_the_headline_says_cut_compliance_end_and_saving():
     said = headline(facts.told(watched(), EVENTS, metered(), {}))
     assert said == (

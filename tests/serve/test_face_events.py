@@ -332,6 +332,30 @@ def test_a_run_that_writes_a_thousand_events_is_told_of_within_bounds(store):
     assert len([kind for kind, _ in looked(news) if kind == "run"]) == 200
 
 
+def test_the_gpus_are_told_while_the_store_is_away_and_when_it_is_back_that_something_may_be_missing(
+    store, monkeypatch, caplog
+):
+    live = LiveGpus([PlayedGpu(constant(312.0), time=VirtualTime())])
+    live.look()
+    news = News(Face(store, live=live))
+    news.begin()
+    looked(news)
+
+    def away(*_: object) -> Any:
+        raise NotKept("the database is starting up")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store.tables, "select", away)
+        for _ in range(3):
+            ((kind, told),) = looked(news)
+            assert (kind, told["gpus"][0]["power_w"]) == ("gpus", pytest.approx(312.0))
+        toys.plain_run(store, "meanwhile")
+    assert caplog.text.count("starting up") == 1
+    assert [kind for kind, _ in looked(news)] == ["gpus", "missed"]
+    toys.plain_run(store, "after")
+    assert {data["name"] for kind, data in looked(news) if kind == "run"} == {"after"}
+
+
 def test_the_gpus_are_sent_without_their_history(store):
     live = LiveGpus([PlayedGpu(constant(312.0), time=VirtualTime())])
     live.look()

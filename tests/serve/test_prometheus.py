@@ -155,6 +155,9 @@ def checked(
     assert 0 < spent_j <= 1.02 * truth.mean_w(1, began_s, end_s) * (end_s - began_s)
 
 
+SAVED_J = 4e5
+
+
 def over(from_s: float, to_s: float) -> str:
     """The range whose first sample is the one at ``from_s``."""
     return f"[{round((to_s - from_s) * 1000) + 1}ms]"
@@ -163,10 +166,10 @@ def over(from_s: float, to_s: float) -> str:
 def test_every_query_of_the_grafana_board_is_answered_with_data(
     node: RunningNode, prometheus: Starts, tmp_path: Path, may_set: None
 ) -> None:
-    with everything(node, tmp_path) as (url, cluster_url):
+    with everything(node, tmp_path) as (url, beside, cluster_url):
         for each in (url, cluster_url):
             assert check_metrics(httpx.get(f"{each}/metrics", trust_env=False).content) == ""
-        server = prometheus(scrapes={"joulewise": url, "cluster": cluster_url}, every_s=0.5)
+        server = prometheus(scrapes={"joulewise": url, "beside": beside, "cluster": cluster_url}, every_s=0.5)
         server.wait_for("rate(joulewise_control_writes_total[4s])")
         server.wait_for("rate(joulewise_cluster_energy_joules_total[4s])")
         queries = list(board_queries())
@@ -174,6 +177,13 @@ def test_every_query_of_the_grafana_board_is_answered_with_data(
         for title, query in queries:
             found = server.wait_for(query, within_s=10.0)
             assert all(value == value and abs(value) != float("inf") for _, value in found), title
+        # Two servers on one node and one store tell the same GPUs and runs: what is summed counts each of them once.
+        by_title = dict(reversed(queries))
+        server.wait_for('count(joulewise_saved_joules{virtual="false"}) == 2')
+        assert [value for _, value in server.wait_for(by_title["Saved by tuned runs"])] == [SAVED_J]
+        assert {value for _, value in server.wait_for(by_title["Runs"])} == {1.0, 7.0}
+        server.wait_for("count(joulewise_lease_active) == 2 * count(count by (gpu_uuid) (joulewise_lease_active))")
+        assert [value for _, value in server.wait_for(by_title["GPUs under a lease"])] == [1.0]
         named = {name for name in server.ask("label/__name__/values") if name.startswith("joulewise_")}
         shown = {name for _, query in queries for name in re.findall(r"joulewise_\w+", query)}
         assert shown <= named
@@ -188,7 +198,8 @@ def board_queries() -> Iterator[tuple[str, str]]:
     """Every query of the board as Grafana would send it, over the last seconds; by its panel's title."""
     board = json.loads(BOARD.read_text("utf-8"))
     assert board["templating"]["list"][1]["query"]["query"] == "label_values(joulewise_gpu_info, node)"
-    filled = {"$__rate_interval": "4s", "$__range": "10s", "$node": ".*", "$kwh_price": "0.30"}
+    assert {each["value"] for each in board["templating"]["list"][3]["options"]} == {"false", "true"}
+    filled = {"$__rate_interval": "4s", "$__range": "10s", "$node": ".*", "$kwh_price": "0.30", "$virtual": "false"}
     for panel in board["panels"]:
         for target in panel.get("targets", []):
             query = target["expr"]
@@ -199,8 +210,9 @@ def board_queries() -> Iterator[tuple[str, str]]:
 
 
 @contextmanager
-def everything(node: RunningNode, folder: Path) -> Iterator[tuple[str, str]]:
-    """All that there can be: GPUs at work, one of them leased and set, processors, runs; and a cluster. Their URLs."""
+def everything(node: RunningNode, folder: Path) -> Iterator[tuple[str, str, str]]:
+    """All that there can be: GPUs at work, one of them leased and set, processors, runs, told by two servers; and a
+    cluster. Their URLs."""
     zone = folder / "rapl" / "intel-rapl:0"
     zone.mkdir(parents=True)
     for name, text in {"name": "package-0", "energy_uj": "5000000", "max_energy_range_uj": "65532610987"}.items():
@@ -216,11 +228,12 @@ def everything(node: RunningNode, folder: Path) -> Iterator[tuple[str, str]]:
         lease.apply({"power_limit_w": 600.0})
         live = LiveGpus(gpus, holders=lambda: holders.holders(daemon.socket), host=HostEnergy(folder / "rapl"))
         stack.enter_context(live)
-        sums = Totals(8, 1, 0, 5e6, 4e5, 3e4)
+        sums = Totals(8, 1, 0, 5e6, SAVED_J, 3e4)
         app = _app(metrics_router([*_of(live, writes), metrics.runs(lambda virtual: sums)], Guard(None)))
         now = replace(NOBODY, cap_w=4000.0, nodes=(_node(),), jobs=(toy_job("a"),), budget_j=1e9)
         cluster = make_cluster_app(Metered(now=now), ToyDesk(), Guard(None))
-        yield tuple(stack.enter_context(_served(each)) for each in (app, cluster))
+        url, beside, cluster_url = (stack.enter_context(_served(each)) for each in (app, app, cluster))
+        yield url, beside, cluster_url
 
 
 class Metered(ToySteering):

@@ -34,6 +34,15 @@ def test_tokens_are_added_and_people_may_write_between_them(tmp_path):
     assert list(tokens.read(file)) == kept
 
 
+def test_a_line_that_an_editor_left_open_spoils_neither_its_own_token_nor_the_next(tmp_path):
+    path = tmp_path / "tokens"
+    first, second = (tokens.make(Scope.AGENT, name)[1] for name in ("n1", "n2"))
+    tokens.keep(path, first)
+    path.write_text(path.read_text().rstrip("\n"))
+    tokens.keep(path, second)
+    assert tokens.read(path) == (first, second)
+
+
 def test_no_two_tokens_are_alike():
     assert len({tokens.make(Scope.READ)[0] for _ in range(100)}) == 100
 
@@ -145,3 +154,22 @@ def test_without_tokens_only_this_machine_is_served_under_its_own_name(peer, hos
     assert (refused is None) is served
     assert served or refused.status == 403
     assert Guard(None, open_to_all=True).refuses(Scope.WRITE, authorization=None, peer=peer, host=host) is None
+
+
+@pytest.mark.parametrize(
+    ("origin", "served"),
+    [
+        (None, True),
+        ("http://127.0.0.1:8745", True),
+        ("http://localhost:3000", True),
+        ("http://[::1]:8745", True),
+        ("https://evil.example", False),
+        ("https://localhost.evil.example:8745", False),
+        ("null", False),
+        ("", False),
+    ],
+)
+def test_without_tokens_a_page_of_another_site_gets_nothing_through_this_machine_s_browser(origin, served):
+    refused = Guard(None).refuses(Scope.WRITE, authorization=None, origin=origin, **HERE)
+    assert (refused is None) is served
+    assert served or refused.status == 403

@@ -136,7 +136,19 @@ def test_a_server_that_is_not_ours_is_said_to_be_so(server):
 
 
 @pytest.mark.parametrize(
-    "url", ["", "server:8745", "ftp://server", "http://", "http://s:70000", "http://s?x=1", "http://u:p@s", "file:///x"]
+    "url",
+    [
+        "",
+        "server:8745",
+        "ftp://server",
+        "http://",
+        "http://s:70000",
+        "http://s?x=1",
+        "http://u:p@s",
+        "file:///x",
+        "http://u:p@s?x",
+        "x://u:p@s",
+    ],
 )
 def test_what_is_no_address_is_refused_at_once(url):
     with pytest.raises(BadSpec) as refused:

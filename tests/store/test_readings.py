@@ -112,6 +112,14 @@ def test_a_run_of_months_is_drawn_from_sums_alone(store):
     assert all(250 < power_w < 350 for power_w in curve.power_w)
 
 
+def test_a_line_of_sums_is_broken_too_where_nothing_was_read(readings):
+    rows = [*samples(6 * BLOCK), *samples(6 * BLOCK, start_s=START_S + 7 * 86_400.0)]
+    readings.write(RUN, GPU, rows)
+    curve = readings.read(RUN, GPU, most_points=6)
+    (gap,) = [place for place, power_w in enumerate(curve.power_w) if power_w is None]
+    assert START_S + 6 * BLOCK < curve.time_s[gap] < START_S + 7 * 86_400.0
+
+
 def test_a_stretch_is_drawn_in_detail(readings):
     readings.write(RUN, GPU, samples(40 * BLOCK))
     curve = readings.read(RUN, GPU, START_S + 20_000, START_S + 20_059)

@@ -37,6 +37,20 @@ def plain(value: Any) -> Any:
     return value
 
 
+def showable(value: Any) -> Any:
+    """``plain(value)`` for people: bytes of a file name that are no text, which Python keeps as halves of surrogate
+    pairs, are question marks. Not to be built again: what must come back as it was is sent as it is."""
+    return _showable(plain(value))
+
+
+def _showable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {_showable(key): _showable(item) for key, item in value.items()}
+    return [_showable(item) for item in value] if isinstance(value, list) else value
+
+
 def built(kind: type[T], value: Any) -> T:
     """The ``kind`` that ``plain`` made ``value`` of. BadSpec where it is none."""
     try:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
+from joulewise.cluster.limits import Limits
 from joulewise.cluster.response import Response, response, smoothed
 from joulewise.cluster.scheduler_status import JobStatus, Status
 from joulewise.cluster.state import Way
@@ -266,16 +267,20 @@ def cuts(events: Sequence[Event], power: Series) -> list[Cut]:
     words = [event for event in events if isinstance(event, Limited) and event.what == "cap"]
     mean = smoothed(power, _MEAN_S)
     found = []
-    held_w: float | None = None
+    limits = Limits()  # a word may end by itself or begin later, and the lower of operator and feed counts
     for at, event in enumerate(words):
-        cap_w = event.facts.get("cap_w")
-        before_w, held_w = held_w, None if cap_w is None else float(cap_w)
-        until_s = min(words[at + 1].time_s if at + 1 < len(words) else math.inf, event.time_s + _LOOKED_S, power[-1][0])
-        if held_w is None or power[0][0] > event.time_s or until_s <= event.time_s:
+        from_s = max(event.time_s, event.facts.get("from_s") or event.time_s)
+        before_w = limits.at(from_s).aim_w
+        limits.hear(event)
+        now = limits.at(from_s)
+        held_w = now.aim_w
+        next_s = words[at + 1].time_s if at + 1 < len(words) else math.inf
+        until_s = min(next_s, now.until_s or math.inf, from_s + _LOOKED_S, power[-1][0])
+        if held_w is None or held_w == before_w or power[0][0] > from_s or until_s <= from_s:
             continue
-        seen = response(mean, _steady(held_w), event.time_s, until_s, settle_s=2.0, before_s=5.0)
+        seen = response(mean, _steady(held_w), from_s, until_s, settle_s=2.0, before_s=5.0)
         if held_w < (seen.before_w if before_w is None else before_w):
-            found.append(Cut(event.time_s, held_w, seen.before_w if before_w is None else before_w, seen))
+            found.append(Cut(from_s, held_w, seen.before_w if before_w is None else before_w, seen))
     return found
 
 

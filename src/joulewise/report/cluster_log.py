@@ -245,8 +245,8 @@ class ClusterLog:
             NodeShown(
                 node,
                 self._node_w.get(node),
-                self._meters[node][1] if node in self._meters else 0.0,
-                idle.get(node, 0.0),
+                self._meters[node][1] if node in self._meters else None,
+                idle.get(node, 0.0) if node in self._meters else None,
                 used.get(node, 0),
             )
             for node in sorted({*self._meters, *used})

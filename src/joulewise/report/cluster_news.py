@@ -39,9 +39,15 @@ class Overheard:
 
 
 def line(event: Event) -> str | None:
-    """One event in a line, its time first; None for one that is no news."""
+    """One event in a line, its time of day here first; None for one that is no news."""
     said = says(event)
     return None if said is None else f"{time.strftime('%H:%M:%S', time.localtime(event.time_s))}  {said}"
+
+
+def dated(event: Event) -> str | None:
+    """The same with its day, in UTC: for what is read elsewhere and later."""
+    said = says(event)
+    return None if said is None else f"{time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(event.time_s))}  {said}"
 
 
 def says(event: Event) -> str | None:

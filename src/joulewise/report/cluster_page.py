@@ -14,7 +14,7 @@ from joulewise.core.units import format_duration, format_si, kwh_from_joules, si
 from joulewise.model import catalog
 from joulewise.report.chart import Chart, time_unit
 from joulewise.report.cluster_facts import Story, caps
-from joulewise.report.cluster_news import line as news
+from joulewise.report.cluster_news import dated
 from joulewise.report.cluster_tables import COLOURS, jobs, names, proofs
 from joulewise.report.cluster_words import conclusions, cut_words, headline, known, tiles
 from joulewise.report.plot import HUES
@@ -186,11 +186,12 @@ def _prices(story: Story) -> str:
 
 
 def _news(story: Story) -> str:
-    lines = [said for event in story.events if (said := news(event)) is not None]
+    lines = [said.split("  ", 1) for event in story.events if (said := dated(event)) is not None]
     if not lines:
         return ""
-    items = "".join(f"<li><code>{escape(text[:8])}</code>{escape(text[8:].strip())}</li>" for text in lines)
-    return f'<details open><summary>{len(lines)} lines of the journal</summary><ul class="news">{items}</ul></details>'
+    items = "".join(f"<li><code>{escape(when)}</code> {escape(what)}</li>" for when, what in lines)
+    says = f"{len(lines)} lines of the journal, times in UTC"
+    return f'<details open><summary>{says}</summary><ul class="news">{items}</ul></details>'
 
 
 def _list(lines: Sequence[str]) -> str:

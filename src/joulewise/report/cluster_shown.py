@@ -52,8 +52,8 @@ class NodeShown:
 
     name: str
     power_w: float | None
-    energy_j: float
-    idle_j: float
+    energy_j: float | None
+    idle_j: float | None
     used_gpus: int
 
 

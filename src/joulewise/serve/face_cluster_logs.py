@@ -8,7 +8,9 @@ from collections import OrderedDict
 from joulewise.report.cluster_log import PREFIX, ClusterLog
 from joulewise.store import Store
 
-_REMEMBERED = 8
+MOST = 100
+"""Clusters that are listed, and remembered: a list that is longer than what is remembered reads every journal from the
+start at every look."""
 
 
 class ClusterLogs:
@@ -35,6 +37,6 @@ class ClusterLogs:
         with self._lock:
             self._logs[name] = log
             self._logs.move_to_end(name)
-            while len(self._logs) > _REMEMBERED:
+            while len(self._logs) > MOST:
                 self._logs.popitem(last=False)
         return log

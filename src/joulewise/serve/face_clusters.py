@@ -10,17 +10,17 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from joulewise.core.plain import plain
+from joulewise.core.plain import showable
 from joulewise.report.cluster_log import ClusterLog
 from joulewise.report.cluster_shown import ClusterShown
 from joulewise.serve import face_messages as messages
 from joulewise.serve.answers import model_of
 from joulewise.serve.face import Face
+from joulewise.serve.face_cluster_logs import MOST
 from joulewise.serve.face_paths import Name, named
 from joulewise.serve.problems import NoSuch, documented
 
 _NOT_FOUND = documented(404)
-_MOST = 100
 
 
 def add_clusters(router: APIRouter, face: Face) -> None:
@@ -35,9 +35,9 @@ def add_clusters(router: APIRouter, face: Face) -> None:
 
     @router.get("/clusters", response_model=model_of(messages.Clusters), summary="The clusters")
     def clusters() -> Any:
-        """Those whose schedulers write to this store."""
-        logs = map(face.clusters.of, face.clusters.names()[:_MOST])
-        return plain(messages.Clusters(tuple(log.brief() for log in logs if log is not None)))
+        """Those whose schedulers write to this store; of very many the last by name, since names end with a date."""
+        logs = map(face.clusters.of, face.clusters.names()[-MOST:])
+        return showable(messages.Clusters(tuple(log.brief() for log in logs if log is not None)))
 
     @router.get(
         "/clusters/{name}", response_model=model_of(ClusterShown), responses=_NOT_FOUND, summary="How a cluster stands"
@@ -45,7 +45,7 @@ def add_clusters(router: APIRouter, face: Face) -> None:
     def cluster(name: Name) -> Any:
         """As of the last that its scheduler wrote down: power under its cap over time, its budget, its nodes, its jobs
         and the ways in which each has run."""
-        return plain(found(name).shown())
+        return showable(found(name).shown())
 
     @router.get(
         "/clusters/{name}/jobs/{job}/why",
@@ -59,4 +59,4 @@ def add_clusters(router: APIRouter, face: Face) -> None:
         said = log.why(of)
         if said is None:
             raise NoSuch(f"no job of cluster {log.name[:80]!r} is called {of[:80]!r}; see GET /api/clusters/{{name}}")
-        return plain(messages.JobWhy(of, said))
+        return showable(messages.JobWhy(of, said))

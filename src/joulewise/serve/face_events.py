@@ -52,15 +52,12 @@ class EventStream(Response):
         self._keep_alive_s = keep_alive_s
         self._stalled_s = stalled_s
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
         """Send until the client, or the server, ends."""
         gone = asyncio.create_task(_gone(receive))
         try:
             async with self._hub.listening() as listener:
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-                if scope.get("method") == "HEAD":
-                    await send({"type": "http.response.body", "body": b""})
-                    return
                 sending = asyncio.create_task(self._send(listener, send))
                 try:
                     await asyncio.wait({gone, sending}, return_when=asyncio.FIRST_COMPLETED)

@@ -6,11 +6,14 @@ second, while somebody listens.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time as clock
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
+from joulewise.core.errors import NotKept
 from joulewise.core.event import Aimed, Began, Decided, Event, Finished, Led, Limited, Ordered, Proven, Turned
 from joulewise.core.plain import plain
 from joulewise.report import cluster_news
@@ -30,6 +33,7 @@ _BACK_S = 20.0
 """Writers' clocks may differ by so much from ours, and so long an event may wait for its disk."""
 _REMEMBERED = 2000
 _LONGEST = 300
+_log = logging.getLogger("joulewise.serve")
 
 
 class News:
@@ -40,24 +44,38 @@ class News:
         self._now = now
         self._lock = threading.Lock()  # a look that nobody waits for any more may still be under way
         self._seen: OrderedDict[tuple[str, int, float], None] = OrderedDict()
+        self._begun = self._away = False
 
     def begin(self) -> None:
-        """Whatever is there by now is no news."""
+        """Whatever is there by now is no news; while the store is away, whatever is there when it is back."""
         with self._lock:
-            self._seen.clear()
-            for item in self._items():
-                self._seen[item.stream, item.number, item.at_s] = None
+            self._begun = self._away = False
+            with suppress(NotKept):  # the next look says so
+                self._start(self._items())
 
     def look(self) -> list[Message]:
-        """The GPUs as they are, and what has been written since. NotKept when the store cannot be read."""
+        """The GPUs as they are, and what has been written since. They are told while the store is away, too; once it is
+        back, that something may have been missed."""
         live = self._face.live
         gpus = Message("gpus", plain(Gpus(self._now(), live.gpus(), live.why)), replaces=True)
         with self._lock:
-            return [gpus, *self._written()]
+            try:
+                return [gpus, *self._written()]
+            except NotKept as error:
+                if not self._away:
+                    _log.warning("no news can be had: %s", error)
+                self._begun, self._away = False, True
+                return [gpus]
 
     def _written(self) -> Iterator[Message]:
+        items = self._items()
+        if not self._begun:
+            if self._away:
+                yield Message("missed", {"events": None})
+            self._start(items)
+            return
         clusters: dict[str, Message] = {}
-        for item in self._items():
+        for item in items:
             key = (item.stream, item.number, item.at_s)
             if key in self._seen:
                 continue
@@ -76,6 +94,10 @@ class News:
         yield from clusters.values()
         while len(self._seen) > _REMEMBERED:
             self._seen.popitem(last=False)
+
+    def _start(self, items: list[news.Item]) -> None:
+        self._seen = OrderedDict(((item.stream, item.number, item.at_s), None) for item in items)
+        self._begun, self._away = True, False
 
     def _items(self) -> list[news.Item]:
         return news.since(self._face.store.tables, self._now() - _BACK_S, _KINDS)

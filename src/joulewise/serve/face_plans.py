@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 
 from joulewise.core.knob import SM_MHZ
-from joulewise.core.plain import plain
+from joulewise.core.plain import showable
 from joulewise.core.units import format_energy
 from joulewise.plan.execution import launches
 from joulewise.plan.plan import Plan, PlanPoint
@@ -41,12 +41,12 @@ def add_plans(router: APIRouter, face: Face) -> None:
     @router.get("/plans", response_model=model_of(messages.Plans), summary="The plans")
     def plans() -> Any:
         """Of the server's folder (``--plans``), by name, each with what it saves."""
-        return plain(messages.Plans(tuple(face.plans.listed())))
+        return showable(messages.Plans(tuple(face.plans.listed())))
 
     @router.get("/plans/{name}", response_model=model_of(messages.PlanShown), responses=_NOT_FOUND, summary="A plan")
     def plan(name: Name) -> Any:
         """Its frontier: for each iteration time the least energy that was found."""
-        return plain(_shown(*found(name)))
+        return showable(_shown(*found(name)))
 
     @router.get(
         "/plans/{name}/at",
@@ -58,7 +58,7 @@ def add_plans(router: APIRouter, face: Face) -> None:
         """The point of least energy within ``time_s``, and what every rank does in it when. 422 where even the fastest
         takes longer."""
         _, plan = found(name)
-        return plain(_at(plan, plan_words.as_fast(plan) if time_s is None else plan.by_deadline(time_s)))
+        return showable(_at(plan, plan_words.as_fast(plan) if time_s is None else plan.by_deadline(time_s)))
 
 
 def _shown(name: str, plan: Plan) -> messages.PlanShown:

@@ -50,6 +50,7 @@ def allowed(guard: Guard, scope: Scope) -> Callable[..., Awaitable[None]]:
             authorization=request.headers.get("authorization"),
             peer=request.client.host if request.client else None,
             host=request.headers.get("host"),
+            origin=request.headers.get("origin"),
             node=request.path_params.get("node"),
         )
         if refused is not None:

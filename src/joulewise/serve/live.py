@@ -116,7 +116,8 @@ class LiveGpus:
 
     @property
     def zones_j(self) -> Mapping[str, float]:
-        """Joules of the host's processors and memory since the start, by zone; what cannot be read is not there."""
+        """Joules of the host's processors and memory since the start, by zone; what cannot be read is not there, nor a
+        zone that is a part of another or holds others: those that are there may be summed."""
         with self._turned:
             return dict(self._zones)
 
@@ -201,5 +202,6 @@ class LiveGpus:
         if self._host is None or self._now() < self._host_due_s:
             return self._zones
         self._host_due_s = self._now() + _HOST_EVERY_S
-        zones = self._host.read().zones.items()
-        return {name: zone.energy_j for name, zone in zones if zone.energy_j is not None}
+        read = self._host.read().zones
+        found = {zone.name: read[zone.name].energy_j for zone in self._host.zones if zone.counts}
+        return {name: energy_j for name, energy_j in found.items() if energy_j is not None}

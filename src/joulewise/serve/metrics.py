@@ -8,6 +8,7 @@ known is absent, never 0 or NaN. Labels have few values: a GPU's uuid, a knob, a
 
 from __future__ import annotations
 
+import hashlib
 import platform
 import threading
 import time
@@ -101,14 +102,22 @@ class _Families(Collector):
             yield from (each for each in source() if each.samples)
 
 
-def of_server(live: LiveGpus, summaries: Summaries) -> list[Source]:
-    """All that ``joulewise serve`` tells: itself, its machine's GPUs, what was written to them, the store's runs."""
+def of_server(live: LiveGpus, summaries: Summaries, store: str) -> list[Source]:
+    """All that ``joulewise serve`` tells: itself, its machine's GPUs, what was written to them, the runs of ``store``
+    (``store_label``)."""
     return [
         build,
         gpus(live),
         writes(Writes().counts),
-        runs(lambda virtual: summaries.totals(virtual=virtual)),
+        runs(lambda virtual: summaries.totals(virtual=virtual), store=store),
     ]
+
+
+def store_label(name: str, node: str) -> str:
+    """A short name for a store that all servers on it share: of a PostgreSQL its address, of a file its machine, too.
+    It tells neither."""
+    where = name if "://" in name else f"{node}:{name}"
+    return hashlib.sha256(where.encode("utf-8", "replace")).hexdigest()[:8]
 
 
 def build() -> Iterator[Metric]:
@@ -156,16 +165,17 @@ def writes(counts: Callable[[], Mapping[tuple[str, str], int] | None]) -> Source
     return source
 
 
-def runs(totals: Callable[[bool], RunTotals], *, now: Callable[[], float] = time.monotonic) -> Source:
+def runs(totals: Callable[[bool], RunTotals], *, store: str = "", now: Callable[[], float] = time.monotonic) -> Source:
     """What the store's runs add up to. ``totals`` gives it for those on real GPUs (False) and on virtual ones (True),
-    whose joules were never spent; what it raises leaves these metrics out until it can be asked again."""
+    whose joules were never spent; what it raises leaves these metrics out until it can be asked again. ``store``
+    labels them, since every server on a store tells the same."""
     remembered = _Remembered(lambda: {virtual: totals(virtual) for virtual in (False, True)}, now)
 
     def source() -> Iterator[Metric]:
         found = remembered.value()
-        many = GaugeMetricFamily("joulewise_runs", "Runs in the store, by state.", labels=("state", "virtual"))
+        many = GaugeMetricFamily("joulewise_runs", "Runs in the store, by state.", labels=("store", "state", "virtual"))
         sums = [
-            GaugeMetricFamily(f"joulewise_{name}_joules", says, labels=("virtual",))
+            GaugeMetricFamily(f"joulewise_{name}_joules", says, labels=("store", "virtual"))
             for name, says in (
                 ("runs_energy", "Measured energy of all runs in the store."),
                 ("saved", "Proven savings of all runs in the store."),
@@ -174,11 +184,11 @@ def runs(totals: Callable[[bool], RunTotals], *, now: Callable[[], float] = time
         ]
         for virtual, told in found.items():
             word = str(virtual).lower()
-            many.add_metric(("running", word), told.running)
-            many.add_metric(("ended", word), told.runs - told.running)
+            many.add_metric((store, "running", word), told.running)
+            many.add_metric((store, "ended", word), told.runs - told.running)
             for family, value in zip(sums, (told.energy_j, told.saved_j, told.saved_half_j), strict=True):
                 if value is not None:
-                    family.add_metric((word,), value)
+                    family.add_metric((store, word), value)
         yield from (many, *sums)
 
     return source
@@ -215,7 +225,7 @@ def _counters(live: LiveGpus, shown: Sequence[GpuNow]) -> Iterator[Metric]:
     yield energy
     host = CounterMetricFamily(
         "joulewise_cpu_energy_joules",
-        "Energy of the host's processors and memory since this server looks, by RAPL zone.",
+        "Energy of the host's processors and memory since this server looks, by RAPL zone; no zone is part of another.",
         labels=("zone",),
     )
     for zone, energy_j in sorted(live.zones_j.items()):

@@ -90,9 +90,12 @@ def keep(path: Path, token: Token) -> None:
     line = f"{token.hash} {token.scope} {token.name}".rstrip() + "\n"
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(line)
+        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+        with os.fdopen(descriptor, "rb+", buffering=0) as file:
+            # Tokens are taken back by hand, and an editor may leave the last line open.
+            size = file.seek(0, os.SEEK_END)
+            open_line = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+            file.write((("\n" if open_line else "") + line).encode())
     except OSError as error:
         raise NotKept(_cannot(path, error)) from error
 
@@ -117,8 +120,9 @@ class Guard:
     """Whether a request may be served.
 
     With tokens: those that bear one of sufficient scope. Without: those that come from this machine to this machine
-    (a page in a browser here may be made to ask under somebody else's name, so the name is looked at too), or all if
-    ``open_to_all``: then something in front of the server decides.
+    (a page in a browser here may be made to ask under somebody else's name, so the name is looked at too, and a page
+    of another site may be what makes the browser ask), or all if ``open_to_all``: then something in front of the
+    server decides.
     """
 
     def __init__(self, tokens: Iterable[Token] | None, *, open_to_all: bool = False) -> None:
@@ -126,14 +130,25 @@ class Guard:
         self._open_to_all = open_to_all
 
     def refuses(
-        self, scope: Scope, *, authorization: str | None, peer: str | None, host: str | None, node: str | None = None
+        self,
+        scope: Scope,
+        *,
+        authorization: str | None,
+        peer: str | None,
+        host: str | None,
+        origin: str | None = None,
+        node: str | None = None,
     ) -> Refused | None:
         """None to serve it. ``peer`` is the other end's address, ``host`` the name under which we were called,
-        ``node`` the one that is spoken for, if any."""
+        ``origin`` the page that a browser asks for, ``node`` the one that is spoken for, if any."""
         if self._tokens is None:
-            if self._open_to_all or (is_loopback(peer or "") and is_loopback(_without_port(host or ""))):
+            if self._open_to_all:
                 return None
-            return Refused(403, "without tokens only this machine is served; start the server with --token-file")
+            if not (is_loopback(peer or "") and is_loopback(_without_port(host or ""))):
+                return Refused(403, "without tokens only this machine is served; start the server with --token-file")
+            if origin is not None and not is_loopback(_without_port(origin.partition("://")[2])):
+                return Refused(403, "without tokens pages of other sites are not served; see --token-file")
+            return None
         match = _BEARER.fullmatch(authorization or "")
         if match is None:
             return Refused(401, "a token is needed: 'Authorization: Bearer TOKEN'; see 'joulewise serve token'")

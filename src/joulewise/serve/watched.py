@@ -178,8 +178,12 @@ class WatchedGpu:
             processes=self.processes if fresh else None,
             held_by=held_by,
             reason=reason,
-            history=thinned(tuple(self._past), POINTS) if history else None,
+            history=thinned(self._lately(), POINTS) if history else None,
         )
+
+    def _lately(self) -> list[tuple[float, float | None, float | None]]:
+        since_s = self._unix() - KEPT_S
+        return [each for each in tuple(self._past) if each[0] >= since_s]
 
     def _read(self, now_s: float) -> None:
         before = self.reading
@@ -202,6 +206,8 @@ class WatchedGpu:
         else:
             self.spent_j += _drawn_j(before, reading, lambda read: read.power_w)
         if now_s - self._kept_s >= 0.9 * self._interval_s:
+            if max(_HOLE_S, 3 * self._interval_s) < now_s - self._kept_s < math.inf:
+                self._past.append((self._unix(), None, None))  # nobody knows what was drawn meanwhile
             self._kept_s = now_s
             self._past.append((self._unix(), power_of(reading), reading.sm_mhz))
 
@@ -237,19 +243,21 @@ def power_of(reading: Reading) -> float | None:
 
 
 def thinned(past: Sequence[tuple[float, float | None, float | None]], most: int) -> Curve:
-    """``past`` (time, power, clock) in at most ``most`` points, each the mean of as many neighbours."""
+    """``past`` (time, power, clock) in at most ``most`` points, each the mean of as many neighbours; none of those that
+    have a hole among them, so that no line is drawn across it."""
     many = max(1, math.ceil(len(past) / most))
     groups = [past[start : start + many] for start in range(0, len(past), many)]
     return Curve(
         tuple(group[-1][0] for group in groups),
-        tuple(_mean([power_w for _, power_w, _ in group]) for group in groups),
-        tuple(_mean([sm_mhz for _, _, sm_mhz in group]) for group in groups),
+        tuple(_mean(group, [power_w for _, power_w, _ in group]) for group in groups),
+        tuple(_mean(group, [sm_mhz for _, _, sm_mhz in group]) for group in groups),
     )
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
+def _mean(group: Sequence[tuple[float, float | None, float | None]], values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+    hole = any(power_w is None and sm_mhz is None for _, power_w, sm_mhz in group)
+    return sum(known) / len(known) if known and not hole else None
 
 
 def _in_words(reading: Reading) -> tuple[str, ...] | None:

@@ -46,10 +46,10 @@ class Wire:
         starts: str = "joulewise serve",
     ) -> None:
         parts = urllib.parse.urlsplit(url)
+        if "@" in parts.netloc:  # first of all: what is wrong with the rest would show it
+            raise BadSpec("a server's address carries no password; give its token with --token-file")
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
             raise BadSpec(f"{url!r} is no server's address; write it as http://HOST:8745")
-        if parts.username or parts.password:
-            raise BadSpec("a server's address carries no password; give its token with --token-file")
         try:
             _ = parts.port
         except ValueError as error:

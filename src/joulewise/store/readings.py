@@ -216,8 +216,12 @@ class Readings:
 
     def _sums(self, span: dict[str, Any]) -> Curve:
         curve = Curve()
+        before_s = math.inf
         for first_s, last_s, *values in self._tables.select(_SUMS, span):
+            if first_s - before_s > max(_GAP_S, 3 * (last_s - first_s)):
+                _put(curve, (before_s + first_s) / 2, [None] * len(_SHOWN))
             _put(curve, (first_s + last_s) / 2, values)
+            before_s = last_s
         return curve
 
 
