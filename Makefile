@@ -18,7 +18,7 @@ help:  ## what can be made
 run: $(VENV)/run.done  ## tune an example training job, on a virtual H200 where there is no real GPU; ends with a report
 	@mkdir -p out
 	@if $(PYTHON) -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2>/dev/null; \
-	then set -- --gpu auto -- $(PYTHON) examples/train_torch.py; \
+	then set -- --gpu auto -- $(PYTHON) examples/train_torch.py --seconds 300; \
 	else echo "no GPU that PyTorch sees here: a virtual H200, twenty times as fast as life, so that twenty minutes take one"; \
 	  set -- --gpu sim:h200 --speed 20 -- $(BIN)/python examples/train_virtual.py --workload recommender --step-seconds 0.15 --steps 2700; fi; \
 	gpus=""; while [ "$$1" != -- ]; do gpus="$$gpus $$1"; shift; done; shift; \

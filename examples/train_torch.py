@@ -14,6 +14,7 @@ from torch import nn
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     options.add_argument("--steps", type=int, default=200)
+    options.add_argument("--seconds", type=float, default=None, help="end after so long, however many steps that is")
     options.add_argument("--width", type=int, default=None, help="default: 2048 on a GPU, 64 on a processor")
     chosen = options.parse_args()
 
@@ -26,7 +27,8 @@ def main() -> None:
     print(f"training a transformer of width {width} on {device}", flush=True)
 
     started = time.perf_counter()
-    for step in range(1, chosen.steps + 1):
+    steps = chosen.steps if chosen.seconds is None else 10**9
+    for step in range(1, steps + 1):
         inputs = torch.randn(batch, length, width, device=device)
         with torch.autocast(device, dtype=torch.bfloat16):
             loss = nn.functional.mse_loss(model(inputs), inputs.roll(1, dims=1))
@@ -34,8 +36,11 @@ def main() -> None:
         loss.backward()
         optimizer.step()
         if step % 10 == 0:
-            speed = step / (time.perf_counter() - started)
-            print(f"step {step:4d}/{chosen.steps}  loss {loss.item():.3f}  {speed:.2f} steps/s", flush=True)
+            took_s = time.perf_counter() - started
+            until = f"{chosen.steps}" if chosen.seconds is None else f"{chosen.seconds:.0f} s"
+            print(f"step {step:4d} of {until}  loss {loss.item():.3f}  {step / took_s:.2f} steps/s", flush=True)
+            if chosen.seconds is not None and took_s >= chosen.seconds:
+                break
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -18,7 +19,7 @@ from joulewise.core.event import Began, Event
 from joulewise.core.marks import ENVIRONMENT
 from joulewise.device import discover, node
 from joulewise.device.lease import Lease
-from joulewise.frameworks import hooks
+from joulewise.frameworks import hooks, huggingface, lightning
 from joulewise.frameworks.torch import Job, _Holder, _reason, tuning
 from joulewise.report.claim import Claim
 from joulewise.report.story import Story
@@ -36,6 +37,21 @@ def test_under_a_command_that_watches_the_job_it_is_left_to_that(monkeypatch: py
         assert job.status is None
     assert job.says == "the command that runs this job watches it"
     assert job.summary is None
+
+
+@pytest.mark.parametrize("trainer", [huggingface, lightning])
+def test_a_trainers_callback_has_the_job_that_it_tunes(trainer: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    told = trainer.Told(max_slowdown=0.02)
+    assert told.job is None
+    state = SimpleNamespace(epoch=0.0, global_step=0, current_epoch=0)
+    if trainer is huggingface:
+        told.on_train_begin(None, state, None)
+        told.on_train_end(None, state, None)
+    else:
+        told.on_train_start(state, None)
+        told.on_train_end(state, None)
+    assert told.job.says == "local rank 0 tunes for local rank 3"
 
 
 def test_of_several_ranks_the_first_tunes(monkeypatch: pytest.MonkeyPatch) -> None:

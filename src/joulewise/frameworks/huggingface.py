@@ -22,11 +22,14 @@ loss:
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from joulewise.frameworks import hooks
 from joulewise.frameworks.energy_log import EnergyLog
 from joulewise.frameworks.metric import should_stop, tell
+
+if TYPE_CHECKING:
+    from joulewise.frameworks.torch import Job
 
 WHO = "huggingface"
 
@@ -35,6 +38,8 @@ class Told:
     """The callback's methods, apart from the class of transformers that they go into."""
 
     def __init__(self, max_slowdown: float | None = None) -> None:
+        self.job: Job | None = None
+        """The loop that is tuned from here, once it trains: ``job.says`` tells how that stands, or ended."""
         self._max_slowdown = max_slowdown
         self._tuning = ExitStack()
         self._tokens = 0.0
@@ -45,7 +50,7 @@ class Told:
         if self._max_slowdown is not None:
             from joulewise.frameworks.torch import tuning
 
-            self._tuning.enter_context(tuning(max_slowdown=self._max_slowdown))
+            self.job = self._tuning.enter_context(tuning(max_slowdown=self._max_slowdown))
         self._tokens, self._by_tokens = _tokens(state), None
         tell(state.epoch or 0, {})
         if (marker := hooks.marker()) is not None:

@@ -23,11 +23,14 @@ import importlib
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from joulewise.frameworks import hooks
 from joulewise.frameworks.energy_log import EnergyLog
 from joulewise.frameworks.metric import should_stop, tell
+
+if TYPE_CHECKING:
+    from joulewise.frameworks.torch import Job
 
 WHO = "lightning"
 
@@ -36,6 +39,8 @@ class Told:
     """The callback's methods, apart from the class of Lightning that they go into."""
 
     def __init__(self, max_slowdown: float | None = None) -> None:
+        self.job: Job | None = None
+        """The loop that is tuned from here, once it trains: ``job.says`` tells how that stands, or ended."""
         self._max_slowdown = max_slowdown
         self._tuning = ExitStack()
         self._steps = 0
@@ -46,7 +51,7 @@ class Told:
         if self._max_slowdown is not None:
             from joulewise.frameworks.torch import tuning
 
-            self._tuning.enter_context(tuning(max_slowdown=self._max_slowdown))
+            self.job = self._tuning.enter_context(tuning(max_slowdown=self._max_slowdown))
         self._steps = trainer.global_step
         tell(trainer.current_epoch, {})
         if (marker := hooks.marker()) is not None:
