@@ -140,6 +140,8 @@ class Kept:
     """Answers ``monitor/fleet`` as a Prometheus that holds these lines would."""
 
     url = "http://bench"
+    warnings: tuple[str, ...] = ()
+    _COUNT = re.compile(r"count_over_time\((\w+)\{.*\}\[(\d+)s\]\)")
     _QUERY = re.compile(r"(avg|last)_over_time\((\w+)\{.*\}\[(\d+)s\]\)")
 
     def __init__(self, lines: Sequence[Line]) -> None:
@@ -149,10 +151,16 @@ class Kept:
             self._lines.setdefault(line.series, []).append(each)
 
     def now(self, query: str, time_s: float) -> list[tuple[dict[str, str], float]]:
-        """Only counts of series are asked for."""
-        name = query.removeprefix("count(").partition("{")[0]
-        alive = [times for _, times, _ in self._lines.get(name, []) if times[0] <= time_s <= times[-1] + 300.0]
-        return [({}, float(len(alive)))] if alive else []
+        """Counts of samples in the time before, or whether there is any series at all."""
+        asked = self._COUNT.fullmatch(query)
+        if asked is None:
+            return [({}, float(len(self._lines)))] if self._lines else []
+        found = []
+        for labels, times, _ in self._lines.get(asked[1], []):
+            low, high = np.searchsorted(times, (time_s - float(asked[2]), time_s), side="right")
+            if high > low:
+                found.append((labels, float(high - low)))
+        return found
 
     def range(self, query: str, span: Span) -> list[Series]:
         """Means, or last values, of the step before each moment."""

@@ -10,9 +10,9 @@ import pytest
 from bench.estimate_history import START_S, Place, history, openmetrics
 from bench.estimate_truths import watched
 from joulewise.cli import main
-from joulewise.cli.estimate import ends_s, headers, matchers, window_s
+from joulewise.cli.estimate import ends_s, matchers, window_s
 from joulewise.core.errors import BadSpec
-from tests.monitor.answering import answering
+from tests.monitor.answering import answering, answering_by
 
 HOURS = 2.0
 UNTIL = datetime.fromtimestamp(START_S + HOURS * 3600.0, UTC).strftime("%Y-%m-%dT%H:%M")
@@ -64,14 +64,30 @@ def test_people_get_the_result_first_within_80_columns_a_page_and_a_picture(flee
     server, _, _ = fleet
     monkeypatch.setenv("COLUMNS", "80")
     page, picture = tmp_path / "fleet.html", tmp_path / "fleet.png"
-    priced = ("--kwh-price", 0.3, "--carbon-g-per-kwh", 380, "--match", '{modelName=~"NVIDIA.*"}')
+    priced = (
+        "--kwh-price",
+        0.3,
+        "--carbon-g-per-kwh",
+        380,
+        "--carbon-source",
+        "a grid",
+        "--match",
+        '{modelName=~"NVIDIA.*"}',
+    )
     assert called("--prometheus", server.url, *RANGE, "--out", page, "--plot", picture, *priced) == 0
     shown = capsys.readouterr()
     lines = shown.out.splitlines()
     assert lines[0].startswith("Tuning would save ")
     assert max(map(len, lines)) <= 80
-    for words in ("a year, at 0.3 a kWh", "CO2e", "NVIDIA H200", "Idle GPUs take", "Start with", "not known: "):
-        assert words in " ".join(lines)
+    for words in (
+        "a year, at 0.3 a kWh",
+        "at 380 g a kWh, source: a grid",
+        "NVIDIA H200",
+        "Idle GPUs take",
+        "Start with",
+        "not known:",
+    ):
+        assert words in " ".join(" ".join(lines).split())
     assert "Tesla" not in shown.out  # does not match
     assert "</html>" in page.read_text()
     assert picture.stat().st_size > 1000
@@ -83,7 +99,8 @@ def test_a_prometheus_without_such_series_is_one_line_with_the_way_out(prometheu
     assert called("--prometheus", prometheus().url, "--days", 1) == 1
     said = capsys.readouterr()
     assert said.out == ""
-    assert "has no DCGM series in the last 1 days" in said.err
+    assert "has no DCGM series between 20" in said.err
+    assert " UTC; is dcgm-exporter scraped" in said.err
     assert said.err.count("\n") == 1
 
 
@@ -104,7 +121,13 @@ def test_a_token_and_headers_go_with_the_questions_and_are_not_shown(tmp_path, c
         (("--prometheus", "http://127.0.0.1:9"), "does not answer"),
         (("--prometheus", "http://x", "--days", "0"), "--days 0"),
         (("--prometheus", "http://x", "--step", "soon"), "--step"),
-        (("--prometheus", "http://x", "--step", "1s"), "--step 1s"),
+        (("--prometheus", "http://x", "--step", "1s"), "--step 1s is outside 15 s to 1 h"),
+        (("--prometheus", "http://x", "--step", "1d"), "--step 1d is outside 15 s to 1 h"),
+        (("--prometheus", "http://x", "--until", "2100-01-01"), "--until 2100-01-01 is in the future"),
+        (("--prometheus", "http://x", "--until", "0001-01-01"), "--until"),
+        (("--prometheus", "http://x", "--carbon-source", "a grid"), "add --carbon-g-per-kwh"),
+        (("--prometheus", "http://x", "--user", "ada"), "--user and --password-file go together"),
+        (("--prometheus", "https://x", "--ca-file", "/nowhere/ca"), "--ca-file"),
         (("--prometheus", "http://x", "--until", "yesterday"), "--until"),
         (("--prometheus", "http://x", "--match", "cluster=a"), "--match"),
         (("--prometheus", "http://x", "--max-slowdown", "5"), "--max-slowdown"),
@@ -131,8 +154,16 @@ def test_a_window_is_five_minutes_for_a_week_and_a_minute_at_least():
 
 
 def test_a_time_without_a_zone_is_utc():
-    assert ends_s("2023-11-14T22:00") == 1_699_999_200.0
-    assert ends_s("2023-11-15T00:00+02:00") == 1_699_999_200.0
+    assert ends_s("2023-11-14T22:00", 1.8e9) == 1_699_999_200.0
+    assert ends_s("2023-11-15T00:00+02:00", 1.8e9) == 1_699_999_200.0
+    assert ends_s(None, 1.8e9) == 1.8e9
+
+
+def test_a_history_does_not_end_in_the_future():
+    with pytest.raises(
+        BadSpec, match=r"is in the future, of which nothing is kept: it is 2023-11-14T21:59 \(UTC\) now"
+    ):
+        ends_s("2023-11-14T22:00", 1_699_999_199.0)
 
 
 @pytest.mark.parametrize("text", ['{a="b"}', 'a="b"', '{a="b",c=~"d.*"}', '{a!="}",}', ""])
@@ -146,6 +177,54 @@ def test_anything_but_label_matchers_is_refused(text):
         matchers(text)
 
 
-def test_a_header_with_a_line_break_is_refused():
-    with pytest.raises(BadSpec):
-        headers(["X: a\r\nY: b"], None)
+def dcgm(asked: dict[str, str], power_w: float = 500.0) -> dict[str, object]:
+    """What a Prometheus answers that has the power of one GPU, every 30 s, as far back as anybody asks."""
+    labels = {"UUID": "GPU-1", "modelName": "NVIDIA H200", "exported_pod": "a-rather-long-name-of-a-training-0"}
+    query = asked["query"]
+    if "step" not in asked:
+        count = "20" if query.startswith("count_over_time") else "1"
+        return {"resultType": "vector", "result": [{"metric": labels, "value": [float(asked["time"]), count]}]}
+    start_s, end_s, step_s = (float(asked[name]) for name in ("start", "end", "step"))
+    moments = [start_s + place * step_s for place in range(round((end_s - start_s) / step_s) + 1)]
+    values = [[at_s, str(power_w)] for at_s in moments]
+    return {
+        "resultType": "matrix",
+        "result": [{"metric": labels, "values": values}] if "POWER_USAGE" in query else [],
+    }
+
+
+def test_what_the_server_warns_of_is_said_on_stderr_and_among_what_it_rests_on(capsys):
+    warned = ["store 10.0.0.3:10901 unavailable"]
+    with answering_by(lambda _, asked: (200, {"status": "success", "data": dcgm(asked), "warnings": warned})) as (u, _):
+        assert called("--prometheus", u, "--days", 0.1, "--json") == 0
+    said = capsys.readouterr()
+    assert said.err.count("store 10.0.0.3:10901 unavailable") == 1
+    assert any(warned[0] in line for line in json.loads(said.out)["rests_on"])
+
+
+@pytest.mark.parametrize("columns", [80, 60, 40])
+def test_no_number_is_cut_on_a_narrow_terminal(columns, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    with answering_by(lambda _, asked: (200, {"status": "success", "data": dcgm(asked)})) as (url, _):
+        assert called("--prometheus", url, "--days", 0.1) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= columns
+    model = next(line for line in lines if line.startswith("NVIDIA H") and "(" in line)
+    assert "…" not in model
+    assert model.endswith(")")
+    assert ("12.0" in model) == (columns >= 60)  # kWh a day
+
+
+def test_a_label_that_is_not_there_is_refused_with_those_that_are(capsys):
+    with answering_by(lambda _, asked: (200, {"status": "success", "data": dcgm(asked)})) as (url, _):
+        assert called("--prometheus", url, "--days", 0.1, "--by", "usr") == 2
+    assert "--by usr: no series has that label; there are UUID, exported_pod, modelName" in capsys.readouterr().err
+
+
+def test_a_secret_that_goes_to_another_machine_in_the_clear_is_remarked_on(tmp_path, capsys):
+    token = tmp_path / "token"
+    token.write_text("s3cret\n")
+    assert called("--prometheus", "http://nowhere.invalid", "--token-file", token) == 1
+    said = capsys.readouterr().err
+    assert "nowhere.invalid is asked over http" in said
+    assert "s3cret" not in said

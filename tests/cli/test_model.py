@@ -134,6 +134,20 @@ def test_the_list_names_every_model_and_show_gives_its_file(capsys: pytest.Captu
     assert json.loads(capsys.readouterr().out)["model"] == "a40"
 
 
+@pytest.mark.parametrize("columns", [80, 40, 24])
+def test_on_a_narrow_terminal_the_list_leaves_columns_out_and_cuts_no_number(
+    columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert called("list") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= columns
+    assert "…" not in "".join(lines)
+    a40 = next(line.split() for line in lines if line.startswith("a40 "))
+    assert a40[:3] == ["a40", "210–1740", "100–300"][: 3 if columns >= 40 else 2]
+    assert ("idle W" in lines[0]) == (columns == 80)
+
+
 def test_too_few_sweeps_train_nothing_and_say_what_is_needed(
     sweep: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -160,3 +174,15 @@ def test_sweeps_with_counters_become_a_predictor(tmp_path: Path, capsys: pytest.
     assert called("train", tmp_path, "-o", target, "--gpu", "a40") == 0
     assert "40 programs of 6 benchmarks" in capsys.readouterr().out
     assert "sm_share" in boosted.load(target).targets
+
+
+@pytest.mark.parametrize(
+    "text", [",".join(["column" * 20] * 500) + "\n1\n", f"time_s,power_w,limit_w\n1,{'many' * 20_000},300\n"]
+)
+def test_whatever_a_sweep_holds_what_is_said_of_it_is_a_line_to_read(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "bad.csv"
+    path.write_text(text)
+    assert called("fit", path, "--name", "x") == 2
+    assert len(capsys.readouterr().err) < 1000 + len(str(path))

@@ -46,3 +46,8 @@ def test_an_instance_of_a_split_gpu_is_told():
 def test_metrics_have_names_of_their_own_and_a_selector():
     assert len({metric.name for metric in METRICS}) == len({metric.series for metric in METRICS}) == len(METRICS)
     assert selector(POWER, 'cluster="a"') == 'DCGM_FI_DEV_POWER_USAGE{cluster="a"}'
+
+
+def test_no_board_runs_at_nothing():
+    """Exporters write 0 for a power, a clock or a limit that they could not read; how busy a GPU is may be 0."""
+    assert {metric.name for metric in METRICS if metric.least > 0.0} == {"power_w", "sm_mhz", "memory_mhz", "limit_w"}

@@ -61,6 +61,13 @@ def test_reached_is_about_the_benchs_share_of_what_is_possible_and_hardly_ever_m
     assert found.reached.mean() / found.possible.mean() == pytest.approx(reached_share(0.02), abs=0.05)
 
 
+def test_of_some_jobs_the_tuner_keeps_nothing_as_the_bench_has_seen():
+    found = outlook(H200, DENSE, 0.02, draws=2000)
+    some = found.possible > 0.0
+    assert (found.reached[some] == 0.0).mean() == pytest.approx(0.07, abs=0.02)
+    assert Interval.of(found.reached).low == 0.0
+
+
 def test_the_share_reached_is_that_of_the_bench_at_its_bounds():
     assert [reached_share(bound) for bound in (0.01, 0.02, 0.05)] == pytest.approx([0.65, 0.71, 0.78])
 

@@ -60,3 +60,8 @@ def test_a_neighbours_memory_clocks_stand_in_the_same_ratios_to_the_highest_seen
     assert kin.model.chip.memory_max_mhz == 2619.0
     assert not kin.memory_sure
     assert kin_of("NVIDIA H200").memory_sure
+
+
+def test_a_memory_clock_that_nobody_could_read_is_that_of_the_neighbour():
+    kin = kin_of("NVIDIA H100 80GB HBM3", limit_w=700.0, most_memory_mhz=0.0)
+    assert kin.memory_mhz == catalog.load("h200").memory_mhz.all()

@@ -1,12 +1,13 @@
 """Series as exporters leave them, joined window by window: whose joules, busy or idle, through gaps and resets."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from bench.estimate_history import Kept, Line, span_of
-from joulewise.core.errors import NoReading
+from joulewise.core.errors import BadSpec, NoReading
 from joulewise.device.dcgm import METRICS
 from joulewise.monitor import prometheus
 from joulewise.monitor.fleet import Fleet, read
@@ -19,13 +20,23 @@ HOUR = 120  # scrapes
 
 
 def lines(
-    gpu: str = "GPU-1", *, job: str = "", hours: float = 1.0, first: float = 0.0, name: str = "NVIDIA H200", **values
+    gpu: str = "GPU-1",
+    *,
+    job: str = "",
+    hours: float = 1.0,
+    first: float = 0.0,
+    name: str = "NVIDIA H200",
+    every_s: float = EVERY_S,
+    instance: str = "",
+    **values,
 ) -> list[Line]:
-    """Constant series of one GPU over some hours; values in our units."""
+    """Constant series of one GPU over some hours; values in our units. ``instance``: of a split GPU."""
     labels = {"UUID": gpu, "modelName": name, "Hostname": "node", "instance": "node:9400"}
     if job:
         labels["hpc_job"] = job
-    times = [START_S + 3600 * first + EVERY_S * (i + 1) for i in range(round(hours * HOUR))]
+    if instance:
+        labels["GPU_I_ID"] = instance
+    times = [START_S + 3600 * first + every_s * (i + 1) for i in range(round(hours * 3600.0 / every_s))]
     return [
         Line(SERIES[metric].series, labels, times, [value / SERIES[metric].factor] * len(times))
         for metric, value in values.items()
@@ -122,11 +133,27 @@ def test_what_dcgm_writes_for_no_value_is_no_value():
     assert told(some).works[0].sight.sm_mhz is None
 
 
-def test_split_gpus_are_marked():
-    some = lines(job="a", **BUSY)
-    for line in some:
-        line.labels["GPU_I_ID"] = "2"
-    assert told(some).works[0].split
+def test_a_split_gpu_is_busy_where_one_of_its_instances_is_and_its_energy_is_nobodys():
+    resting, training = {**BUSY, "engine": 0.0, "sm_active": 0.0}, {**BUSY, "engine": 0.95, "sm_active": 0.9}
+    some = lines(job="notebook", instance="1", **resting) + lines(job="train", instance="2", **training)
+    for order in (some, some[::-1]):
+        fleet = told(order)
+        (work,) = fleet.works
+        assert (work.split, work.job, work.gpus) == (True, "", 1)
+        assert work.energy_j == pytest.approx(600.0 * 3600.0)
+        assert (fleet.kinds[0].held_j, fleet.kinds[0].free_j) == (0.0, 0.0)
+        assert fleet.kinds[0].energy_j == pytest.approx(600.0 * 3600.0)
+
+
+def test_a_split_gpu_is_held_while_idle_where_one_of_its_instances_is_somebodys():
+    fleet = told(lines(instance="1", **IDLE) + lines(job="notebook", instance="2", **IDLE))
+    assert fleet.works == ()
+    assert fleet.kinds[0].held_j == pytest.approx(80.0 * 3600.0)
+
+
+def test_a_gpu_is_split_where_only_its_activity_says_so():
+    fleet = told(lines(power_w=300.0) + lines(job="a", instance="1", engine=0.5))
+    assert [(work.split, work.job) for work in fleet.works] == [(True, "")]
 
 
 def test_a_clock_is_that_of_the_work_not_of_the_pauses():
@@ -134,6 +161,75 @@ def test_a_clock_is_that_of_the_work_not_of_the_pauses():
         "GPU-1", job="a", first=1.0, **{**BUSY, "engine": 0.1, "sm_mhz": 600.0}
     )
     assert told(some).works[0].sight.sm_mhz == pytest.approx(0.9 * 1800.0 + 0.1 * 600.0)
+
+
+NOTHING = 9223372036854775794.0
+"""What DCGM writes where it cannot read."""
+
+
+def test_power_that_is_never_a_value_is_as_good_as_none():
+    for nothing_w in (NOTHING, 0.0):
+        with pytest.raises(NoReading, match="no value in DCGM_FI_DEV_POWER_USAGE"):
+            told(lines(job="a", **{**BUSY, "power_w": nothing_w}))
+
+
+def test_a_gpu_without_a_usable_power_costs_no_other_its_answer_and_is_told():
+    good = lines("GPU-1", job="a", **BUSY)
+    fleet = told(good + lines("GPU-2", job="b", **{**BUSY, "power_w": 0.0}))
+    assert [(work.job, work.energy_j) for work in fleet.works] == [("a", pytest.approx(600.0 * 3600.0))]
+    assert fleet.kinds[0].gpus == 1
+    assert "1 of 2 GPUs are left out: their power is never a value" in fleet.notes
+    assert told(good).notes == ()
+
+
+def test_metrics_that_are_never_a_value_are_missing():
+    odd = {"sm_mhz": 0.0, "memory_mhz": 0.0, "limit_w": 0.0, "dram_active": NOTHING, "util": 0.0}
+    fleet = told(lines(job="a", **{**BUSY, **odd}))
+    assert {metric.name for metric in fleet.missing} == {
+        "sm_mhz",
+        "memory_mhz",
+        "limit_w",
+        "dram_active",
+        "sm_active",
+        "energy_j",
+    }
+
+
+@pytest.mark.parametrize(
+    ("every_s", "step_s", "used_s"), [(120.0, 60.0, 240.0), (60.0, 15.0, 120.0), (30.0, 60.0, 60.0)]
+)
+def test_energy_does_not_depend_on_how_often_gpus_are_scraped(every_s, step_s, used_s):
+    some = []
+    for number in range(4):
+        of_gpu = lines(f"GPU-{number}", job="a", hours=4.0, every_s=every_s, **BUSY)
+        apart_s = number * every_s / 4.0
+        some += [replace(line, times_s=[at_s + apart_s for at_s in line.times_s]) for line in of_gpu]
+    fleet = read(Kept(some), Span(START_S + step_s, step_s, round(4 * 3600.0 / step_s)))
+    assert fleet.step_s == used_s
+    assert fleet.kinds[0].energy_j / fleet.covered_s == pytest.approx(4 * 600.0, rel=0.02)
+    said = [f"windows of {used_s:g} s, not {step_s:g}: power is scraped every {every_s:g} s"]
+    assert list(fleet.notes) == ([] if used_s == step_s else said)
+
+
+def test_gpus_with_gaps_are_told():
+    some = lines("GPU-1", job="a", hours=10.0, **BUSY)
+    for first in (0.0, 5.0, 9.0):
+        some += lines("GPU-2", job="a", first=first, **BUSY)
+    fleet = told(some)
+    assert any(note.startswith("1 of 2 GPUs have readings in less than 80 % of the windows") for note in fleet.notes)
+
+
+def test_what_the_server_warns_of_is_told():
+    some = lines(job="a", **BUSY)
+    server = Kept(some)
+    server.warnings = ("store 3 is unavailable",)
+    fleet = read(server, span_of(some))
+    assert any("store 3 is unavailable" in note for note in fleet.notes)
+
+
+def test_a_label_that_no_series_has_is_refused_with_those_that_there_are():
+    with pytest.raises(BadSpec, match=r"--by usr: no series has that label; there are Hostname, UUID, hpc_job"):
+        told(lines(job="a", **BUSY), by=("hpc_job", "usr"))
 
 
 def test_a_range_read_in_pieces_gives_the_same_as_in_one(monkeypatch):
@@ -159,21 +255,21 @@ def test_memory_does_not_grow_with_the_length_of_the_history():
 
 
 class Nothing(Kept):
-    """A server without power series; ``some``: other DCGM series."""
+    """A server without power series; ``some``: other DCGM series, without any label."""
 
     def __init__(self, some: float) -> None:
         super().__init__([])
         self._some = some
 
     def now(self, query, time_s):
-        return [({}, self._some)] if "__name__" in query and self._some else []
+        return [({}, self._some)] if "__name__" in query and "cluster" not in query and self._some else []
 
 
 @pytest.mark.parametrize(
     ("some", "match", "words"),
     [
-        (0.0, "", "has no DCGM series in the last"),
-        (5.0, "", "but no DCGM_FI_DEV_POWER_USAGE"),
+        (0.0, "", "has no DCGM series between 2023-11-14 21:55 and 2023-11-14 22:55 UTC; is dcgm-exporter scraped"),
+        (5.0, "", "no value in DCGM_FI_DEV_POWER_USAGE between 2023-11-14 21:55 and"),
         (5.0, 'cluster="b"', "check --match"),
     ],
 )

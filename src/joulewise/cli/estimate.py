@@ -17,8 +17,7 @@ from joulewise.core.errors import BadSpec
 _DAY_S = 86_400.0
 _WINDOWS = 2016  # a week in windows of five minutes
 _SHORTEST_S, _LONGEST_S = 15.0, 3600.0
-_UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "": 1.0}
-_HEADER = re.compile(r"([A-Za-z0-9!#$%&'*+.^_`|~-]+):\s*([^\r\n]*)")
+_UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": _DAY_S, "": 1.0}
 
 
 def estimate(
@@ -31,7 +30,7 @@ def estimate(
         str | None, typer.Option(metavar="TIME", help="Where it ends, UTC: 2026-03-14T10:00. Default: now.")
     ] = None,
     step: Annotated[
-        str | None, typer.Option(metavar="5m", help="Length of a window. Default: by --days, a minute at least.")
+        str | None, typer.Option(metavar="5m", help="Length of a window. Default: by --days; two scrapes at least.")
     ] = None,
     match: Annotated[
         str, typer.Option(metavar="LABELS", help="Only series with these labels: '{cluster=\"a\"}'.")
@@ -43,8 +42,16 @@ def estimate(
     max_slowdown: Annotated[str, typer.Option(metavar="2%", help="Slower by so much at most.")] = "2%",
     kwh_price: Annotated[float | None, typer.Option(metavar="PRICE", help="Of a kWh, in any currency.")] = None,
     carbon_g_per_kwh: Annotated[float | None, typer.Option(metavar="G", help="Grams of CO2e a kWh.")] = None,
+    carbon_source: Annotated[str | None, typer.Option(metavar="WORDS", help="Where that figure is from.")] = None,
     token_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Holds a bearer token for the server.")
+    ] = None,
+    user: Annotated[
+        str | None, typer.Option(metavar="NAME", help="For basic authentication, with --password-file.")
+    ] = None,
+    password_file: Annotated[Path | None, typer.Option(metavar="FILE", help="Holds that user's password.")] = None,
+    ca_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Certificates to trust, in PEM. Default: the system's.")
     ] = None,
     header: Annotated[
         list[str] | None, typer.Option(metavar="'NAME: VALUE'", help="Sent with every question; repeatable.")
@@ -69,47 +76,57 @@ def estimate(
 
     load_numpy()
     from joulewise.cli import estimate_views
+    from joulewise.cli.estimate_access import headers, in_the_clear
     from joulewise.cli.objectives import slowdown
     from joulewise.monitor import fleet
     from joulewise.monitor.prometheus import Prometheus, Span
     from joulewise.report import fleet_page, fleet_plot
     from joulewise.report.fleet import estimate as estimated
     from joulewise.report.plot import check
+    from joulewise.report.worth import Carbon
 
     bound = slowdown(max_slowdown)
-    _refuse_unfit(days, kwh_price, carbon_g_per_kwh)
+    _refuse_unfit(days, kwh_price)
+    if carbon_source is not None and carbon_g_per_kwh is None:
+        raise BadSpec("--carbon-source says where a figure is from, and there is none; add --carbon-g-per-kwh G")
+    carbon = None if carbon_g_per_kwh is None else Carbon(carbon_g_per_kwh, carbon_source)
     if out is not None:
         outputs.refuse_no_html("--out", out)
         outputs.refuse_unwritable("--out", out)
     if plot is not None:
         check(plot)
         outputs.refuse_unwritable("--plot", plot)
-    outputs.refuse_one_for_two({"--out": out, "--plot": plot, "--token-file": token_file})
+    read = {"--token-file": token_file, "--password-file": password_file, "--ca-file": ca_file}
+    outputs.refuse_one_for_two({"--out": out, "--plot": plot, **read})
     step_s = window_s(step, days)
-    end_s = math.floor(ends_s(until) / step_s) * step_s
+    end_s = math.floor(ends_s(until, time.time()) / step_s) * step_s
     count = max(1, round(days * _DAY_S / step_s))
-    server = Prometheus(prometheus, headers=headers(header or [], token_file))
+    sent = headers(header or [], token_file=token_file, user=user, password_file=password_file)
+    server = Prometheus(prometheus, headers=sent, ca_file=ca_file)
+    if (warning := in_the_clear(prometheus, sent)) is not None:
+        say(ctx, warning)
     span = Span(end_s - (count - 1) * step_s, step_s, count)
     seen = fleet.read(server, span, match=matchers(match), by=by or (), progress=lambda words: say(ctx, words))
+    for warning in fleet.warned(server):
+        say(ctx, warning)
     found = estimated(seen, bound, seed=seed, progress=lambda words: say(ctx, words))
     if out is not None:
-        out.write_text(fleet_page.page(found, kwh_price, carbon_g_per_kwh), encoding="utf-8", errors="replace")
+        out.write_text(fleet_page.page(found, kwh_price, carbon), encoding="utf-8", errors="replace")
         say(ctx, f"the page is {out}")
     if plot is not None:
         fleet_plot.draw(plot, found)
         say(ctx, f"the picture is {plot}")
     if as_json:
-        print(estimate_views.dumped(found, kwh_price, carbon_g_per_kwh))
+        print(estimate_views.dumped(found, kwh_price, carbon))
         return
-    estimate_views.print_page(found, kwh_price, carbon_g_per_kwh)
+    estimate_views.print_page(found, kwh_price, carbon)
 
 
-def _refuse_unfit(days: float, kwh_price: float | None, carbon_g_per_kwh: float | None) -> None:
+def _refuse_unfit(days: float, kwh_price: float | None) -> None:
     if not 0.0 < days <= 3660.0:
         raise BadSpec(f"--days {days:g} is no length of a history; give a number above 0, such as 7")
-    for flag, value in (("--kwh-price", kwh_price), ("--carbon-g-per-kwh", carbon_g_per_kwh)):
-        if value is not None and not 0.0 <= value < math.inf:
-            raise BadSpec(f"{flag} {value:g} is no such figure; give a number of 0 or more")
+    if kwh_price is not None and not 0.0 <= kwh_price < math.inf:
+        raise BadSpec(f"--kwh-price {kwh_price:g} is no such figure; give a number of 0 or more")
 
 
 def window_s(text: str | None, days: float) -> float:
@@ -118,22 +135,28 @@ def window_s(text: str | None, days: float) -> float:
         return min(_LONGEST_S, 60.0 * max(1, math.ceil(days * _DAY_S / _WINDOWS / 60.0 - 1e-9)))
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text)
     if found is None or found[2] not in _UNITS:
-        raise BadSpec(f"--step {text!r} is no length of time; write 5m or 90s")
+        raise BadSpec(f"--step {text!r} is no length of time; write 90s, 5m or 1h")
     seconds = round(float(found[1]) * _UNITS[found[2]])
     if not _SHORTEST_S <= seconds <= _LONGEST_S:
         raise BadSpec(f"--step {text} is outside 15 s to 1 h; scrapes come every few seconds, phases last minutes")
     return float(seconds)
 
 
-def ends_s(text: str | None) -> float:
-    """Unix seconds of ``--until``; now where it is not said."""
+def ends_s(text: str | None, now_s: float) -> float:
+    """Unix seconds of ``--until``; now where it is not said. BadSpec for what is no time, or in the future."""
     if text is None:
-        return time.time()
+        return now_s
     try:
         written = datetime.fromisoformat(text.strip())
-        return (written if written.tzinfo is not None else written.replace(tzinfo=UTC)).timestamp()
+        found_s = (written if written.tzinfo is not None else written.replace(tzinfo=UTC)).timestamp()
+        if found_s < 0.0:
+            raise ValueError(found_s)
     except (ValueError, OverflowError):
         raise BadSpec(f"--until {text!r} is no time; write 2026-03-14T10:00 (UTC)") from None
+    if found_s > now_s:
+        now = datetime.fromtimestamp(now_s, UTC).strftime("%Y-%m-%dT%H:%M")
+        raise BadSpec(f"--until {text} is in the future, of which nothing is kept: it is {now} (UTC) now")
+    return found_s
 
 
 def matchers(text: str) -> str:
@@ -145,23 +168,3 @@ def matchers(text: str) -> str:
     if inner and not re.fullmatch(rf"{one}(?:\s*,\s*{one})*\s*,?", inner):
         raise BadSpec(f'--match {text!r} is no list of labels; write it as \'{{cluster="a",namespace=~"team-.*"}}\'')
     return inner
-
-
-def headers(written: list[str], token_file: Path | None) -> dict[str, str]:
-    """What is sent with every question. BadSpec for what is no header, and for a token that cannot be read."""
-    found: dict[str, str] = {}
-    for text in written:
-        parts = _HEADER.fullmatch(text.strip())
-        if parts is None or not parts[2].isascii():
-            raise BadSpec("a --header is written 'NAME: VALUE', in plain letters")
-        found[parts[1]] = parts[2].strip()
-    if token_file is not None:
-        try:
-            token = token_file.read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            why = getattr(error, "strerror", None) or "it is no text"
-            raise BadSpec(f"--token-file {token_file} cannot be read: {why.lower()}") from None
-        if not token or not token.isascii() or not token.isprintable() or " " in token:
-            raise BadSpec(f"--token-file {token_file} holds no token; it is to be one word in plain letters")
-        found["Authorization"] = f"Bearer {token}"
-    return found

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from joulewise.cli import say
+from joulewise.cli.columns import fitted
 from joulewise.cli.help import VerbFamily
 from joulewise.core.errors import BadSpec
 from joulewise.core.knob import Choices
+from joulewise.core.words import first_of, short
 from joulewise.device.vnvml_structs import MAX_SM_CLOCKS
 from joulewise.model import catalog
 from joulewise.model.catalog import FitRecord, GpuModel
@@ -83,7 +83,7 @@ def fit(
 
     series, ignored = read_sweep(sweep)
     if ignored:
-        say(ctx, f"{sweep}: columns {', '.join(ignored)} are not used")
+        say(ctx, f"{sweep}: columns {first_of(ignored)} are not used")
     base = catalog.load(like or "h200")
     start = base.chip if like else generic_chip(series, sm_max_mhz=sm_max)
     if sm_max is not None:
@@ -193,21 +193,22 @@ def list_models(as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(json.dumps({"models": [_as_dict(model) for model in models]}, ensure_ascii=False, indent=2))
         return
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("model", no_wrap=True)
-    for title in ("SM MHz", "limit W", "idle W", "points", "time ±", "power ±"):
-        table.add_column(title, justify="right", no_wrap=True)
+    rows = []
     for model in models:
         errors = [model.fit.time_mape, model.fit.power_mape]
-        table.add_row(
-            model.key,
-            f"{model.sm_mhz.low:g}–{model.sm_mhz.high:g}",
-            f"{model.power_limit_w.low:g}–{model.power_limit_w.high:g}",
-            f"{model.chip.idle_w:g}",
-            str(model.fit.points or "borrowed"),
-            *("–" if error is None else f"{error:.2f} %" for error in errors),
+        rows.append(
+            (
+                model.key,
+                f"{model.sm_mhz.low:g}–{model.sm_mhz.high:g}",
+                f"{model.power_limit_w.low:g}–{model.power_limit_w.high:g}",
+                f"{model.chip.idle_w:g}",
+                str(model.fit.points or "borrowed"),
+                *("–" if error is None else f"{error:.2f} %" for error in errors),
+            )
         )
-    Console(highlight=False).print(table)
+    heads = ("model", "SM MHz", "limit W", "idle W", "points", "time ±", "power ±")
+    console = Console(highlight=False)
+    console.print(fitted(console, heads, rows, spare=("points", "idle W", "time ±", "power ±", "limit W")))
 
 
 @app.command("show")
@@ -239,9 +240,7 @@ def read_sweep(path: Path) -> tuple[list[Any], list[str]]:
         reason = error.strerror if isinstance(error, OSError) else f"not a CSV file ({error})"
         raise BadSpec(f"cannot read {path}: {reason}; see 'joulewise model fit --help'") from error
     if "time_s" not in columns or not {"power_w", "energy_j"} & set(columns):
-        raise BadSpec(
-            f"{path} needs the columns time_s and power_w (or energy_j); it has {', '.join(columns) or 'none'}"
-        )
+        raise BadSpec(f"{path} needs the columns time_s and power_w (or energy_j); it has {first_of(columns)}")
     if not set(_SETTINGS) & set(columns):
         raise BadSpec(f"{path} has none of {', '.join(_SETTINGS)}; without a setting there is nothing to fit")
     if not rows:
@@ -269,7 +268,7 @@ def _cell(path: Path, line: int, column: str, text: str | None) -> float | None:
     except ValueError:
         value = float("nan")
     if not 0.0 < value < float("inf"):
-        raise BadSpec(f"{path} line {line}: {column}={text.strip()!r} is not a number above 0")
+        raise BadSpec(f"{path} line {line}: {column}={short(text.strip())!r} is not a number above 0")
     return value
 
 

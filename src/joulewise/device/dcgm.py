@@ -17,7 +17,7 @@ PREFIX = "DCGM_FI_"
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric: our name for it, DCGM's, the factor to our unit, the highest sane value in our unit."""
+    """One metric: our name for it, DCGM's, the factor to our unit, the highest and least sane value in our unit."""
 
     name: str
     series: str
@@ -26,19 +26,34 @@ class Metric:
     without: str
     """What an estimate has to do without it, for people."""
     counter: bool = False
+    least: float = 0.0
 
 
-POWER = Metric("power_w", "DCGM_FI_DEV_POWER_USAGE", 1.0, 5000.0, "nothing can be said")
-# DCGM writes what it cannot read as huge numbers; anything above `most` is taken as no value.
+POWER = Metric("power_w", "DCGM_FI_DEV_POWER_USAGE", 1.0, 5000.0, "nothing can be said", least=1.0)
+# What it cannot read DCGM writes as huge numbers, and exporters as 0; outside `least` to `most` is no value.
 METRICS = (
     POWER,
-    Metric("sm_mhz", "DCGM_FI_DEV_SM_CLOCK", 1.0, 10_000.0, "the clock is the one that the law expects"),
-    Metric("memory_mhz", "DCGM_FI_DEV_MEM_CLOCK", 1.0, 50_000.0, "memory clocks are taken to be at their highest"),
+    Metric("sm_mhz", "DCGM_FI_DEV_SM_CLOCK", 1.0, 10_000.0, "the clock is the one that the law expects", least=1.0),
+    Metric(
+        "memory_mhz",
+        "DCGM_FI_DEV_MEM_CLOCK",
+        1.0,
+        50_000.0,
+        "memory clocks are taken to be at their highest",
+        least=1.0,
+    ),
     Metric("engine", "DCGM_FI_PROF_GR_ENGINE_ACTIVE", 1.0, 1.01, "how busy a GPU is comes from its utilisation"),
     Metric("util", "DCGM_FI_DEV_GPU_UTIL", 0.01, 1.01, "how busy a GPU is comes from its engine's activity"),
     Metric("sm_active", "DCGM_FI_PROF_SM_ACTIVE", 1.0, 1.01, "gaps inside kernels are not seen"),
     Metric("dram_active", "DCGM_FI_PROF_DRAM_ACTIVE", 1.0, 1.01, "what waits for memory is not seen: wider intervals"),
-    Metric("limit_w", "DCGM_FI_DEV_POWER_MGMT_LIMIT", 1.0, 5000.0, "power limits are taken to be the usual ones"),
+    Metric(
+        "limit_w",
+        "DCGM_FI_DEV_POWER_MGMT_LIMIT",
+        1.0,
+        5000.0,
+        "power limits are taken to be the usual ones",
+        least=10.0,
+    ),
     Metric(
         "energy_j",
         "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",

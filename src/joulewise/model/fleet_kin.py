@@ -97,7 +97,7 @@ def _neighbour(
     scale, chip = limit_w / near.default_limit_w, near.chip
     seen_mhz, memory_seen_mhz = most_mhz
     high = seen_mhz if seen_mhz is not None and seen_mhz > _LEAST_CLOCK_MHZ else chip.sm_max_mhz
-    memory_high = memory_seen_mhz if memory_seen_mhz is not None else chip.memory_max_mhz
+    memory_high = memory_seen_mhz or chip.memory_max_mhz
     memory = tuple(mhz * memory_high / chip.memory_max_mhz for mhz in near.memory_mhz.all())
     chip = replace(
         chip,

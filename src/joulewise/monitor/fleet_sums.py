@@ -7,7 +7,7 @@ not grow with the length of the history. What it is not: a query, or a result.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -30,7 +30,7 @@ _IDLE_W = 1.15  # × resident idle power of the model, where no activity is expo
 _SURE_ENGINE, _SURE_UTIL, _SURE_SM = 0.01, 0.05, 0.2  # standard errors of how busy a GPU is, by what says so
 _LEAST_ERROR = 0.003  # relative, of a mean power
 _SIGHT = ("sm_mhz", "memory_mhz", "busy", "busy_error", "sm_active", "dram_active", "limit_w")
-_BINS = (10.0, 5.0, 5.0)  # of power / limit, busy, DRAM activity: windows without a job that look alike
+_BINS = (10.0, 5.0, 5.0)  # of power / limit, busy, DRAM activity: what looks alike
 
 
 @dataclass(slots=True)
@@ -70,6 +70,19 @@ class KindSums:
     under_counter_j: float = 0.0
 
 
+@dataclass(slots=True)
+class Seen:
+    """When one GPU's power is known."""
+
+    windows: int = 0
+    first_s: float = math.inf
+    last_s: float = -math.inf
+
+    def holds(self, step_s: float) -> float:
+        """The share of the windows between its first and its last that it has."""
+        return self.windows / (1.0 + (self.last_s - self.first_s) / step_s)
+
+
 class Reader:
     """Joins pieces and keeps the sums."""
 
@@ -78,32 +91,60 @@ class Reader:
         self.kinds: dict[str, KindSums] = {}
         self.works: dict[tuple[str, str, bool, tuple[int, ...]], Sums] = {}
         self.found: set[str] = set()
+        """Metrics of which any value is one."""
+        self.labels: set[str] = set()
+        """Names of the labels that power's series have."""
+        self.seen: dict[str, Seen] = {}
+        """By GPU; also of those whose power is never a value."""
         self.moments = 0
+        self._split: set[str] = set()  # GPUs of which this piece shows instances, by any metric
         self._last: dict[str, tuple[float, float]] = {}  # the counters at the end of the last piece
 
     def take(self, piece: Span, read: dict[str, list[Series]]) -> None:
         """One piece of the range, all metrics."""
-        self.found |= {name for name, series in read.items() if any(np.isfinite(each.values).any() for each in series)}
         people: dict[str, list[tuple[Whose, Array]]] = {}
-        for series in read[POWER.name]:
-            said = dcgm.whose(series.labels, self.by)
-            values = _sane(series.values, POWER)
-            if np.isfinite(values).any():
-                people.setdefault(said.gpu, []).append((said, values))
+        self._split.clear()
+        for said, values in self._told(read[POWER.name], POWER):
+            people.setdefault(said.gpu, []).append((said, values))
+        self.labels.update(*(series.labels for series in read[POWER.name]))
         rest = {metric.name: self._by_gpu(read[metric.name], metric) for metric in METRICS if metric is not POWER}
         covered = np.zeros(piece.count, dtype=bool)
         for gpu, told in people.items():
-            covered |= self._gpu(gpu, told, {name: found.get(gpu) for name, found in rest.items()}, piece)
+            # Whoever holds it comes first: beside a label that is empty, or an instance that is nobody's.
+            told = sorted((each for each in told if np.isfinite(each[1]).any()), key=lambda each: not each[0].job)
+            seen = self.seen.setdefault(gpu, Seen())
+            if told:
+                known = self._gpu(gpu, told, {name: found.get(gpu) for name, found in rest.items()}, piece)
+                covered |= known
+                places = np.flatnonzero(known)
+                seen.windows += len(places)
+                seen.first_s = min(seen.first_s, piece.start_s + places[0] * piece.step_s)
+                seen.last_s = max(seen.last_s, piece.start_s + places[-1] * piece.step_s)
         self.moments += int(covered.sum())
 
-    def _by_gpu(self, series: Sequence[Series], metric: Metric) -> dict[str, Array]:
-        """A metric of each GPU; where several series tell it (pods that follow each other, two scrapes of one
-        exporter), the first that has a value."""
-        found: dict[str, Array] = {}
+    def _told(self, series: Sequence[Series], metric: Metric) -> Iterator[tuple[Whose, Array]]:
+        """What the series of a metric are about, and their values, where they are any."""
         for each in series:
-            gpu = dcgm.whose(each.labels, self.by).gpu
             values = _sane(each.values, metric)
-            found[gpu] = values if gpu not in found else np.where(np.isnan(found[gpu]), values, found[gpu])
+            if np.isfinite(values).any():
+                self.found.add(metric.name)
+            said = dcgm.whose(each.labels, self.by)
+            if said.split:
+                self._split.add(said.gpu)
+            yield said, values
+
+    def _by_gpu(self, series: Sequence[Series], metric: Metric) -> dict[str, Array]:
+        """A metric of each GPU. Where several series tell it (pods that follow each other, two scrapes of one
+        exporter), the first that has a value; of instances of a split GPU the highest: it is busy where one is."""
+        found: dict[str, Array] = {}
+        for said, values in self._told(series, metric):
+            before = found.get(said.gpu)
+            if before is None:
+                found[said.gpu] = values
+            elif said.split:
+                found[said.gpu] = np.fmax(before, values)
+            else:
+                found[said.gpu] = np.where(np.isnan(before), values, before)
         return found
 
     def _gpu(self, gpu: str, told: list[tuple[Whose, Array]], rest: dict[str, Array | None], piece: Span) -> Array:
@@ -149,6 +190,8 @@ class Reader:
     def _sum_work(self, said: Whose, gpu: str, power_w: Array, mine: Array, seen: dict[str, Array]) -> None:
         of = self.kinds[said.name]
         usual = _usual(said.name)
+        split = gpu in self._split
+        job = "" if split else said.job  # the power of a split GPU is that of all its instances
         # Without activity: an idle board takes little, and lets its clock fall where nothing is resident.
         low = power_w < _IDLE_W * usual.resident_w
         asleep = low & ~(seen["sm_mhz"] > _AWAKE * usual.sm_max_mhz)
@@ -158,9 +201,10 @@ class Reader:
         sums[0] += float(resting.sum())
         sums[1] += float(power_w[resting].sum())
         busy = np.flatnonzero(mine & ~idle)
-        for bins, rows in _alike(busy, power_w, seen, usual.limit_w) if not said.job else [((), busy)]:
+        alike = [((), busy)] if job or split else _alike(busy, power_w, seen, usual.limit_w)
+        for bins, rows in alike:
             if len(rows):
-                sums_of = self.works.setdefault((said.name, said.job, said.split, bins), Sums())
+                sums_of = self.works.setdefault((said.name, job, split, bins), Sums())
                 self._add(sums_of, gpu, power_w, rows, seen)
 
     def _add(self, sums: Sums, gpu: str, power_w: Array, rows: Array, seen: dict[str, Array]) -> None:
@@ -186,7 +230,7 @@ def _sane(values: Array, metric: Metric) -> Array:
     """In our unit; what cannot be is no value."""
     values = values * metric.factor
     with np.errstate(invalid="ignore"):
-        return np.where((values >= 0.0) & (values <= metric.most), values, math.nan)
+        return np.where((values >= metric.least) & (values <= metric.most), values, math.nan)
 
 
 def _busy(seen: dict[str, Array]) -> tuple[Array, Array]:
@@ -201,11 +245,17 @@ def _busy(seen: dict[str, Array]) -> tuple[Array, Array]:
 
 def _alike(rows: Array, power_w: Array, seen: dict[str, Array], limit_w: float) -> list[tuple[tuple[int, ...], Array]]:
     """Windows without a job, by how they look."""
-    columns = (power_w[rows] / limit_w, seen["busy"][rows], seen["dram_active"][rows])
-    bins = np.stack([np.nan_to_num(np.floor(c * per), nan=-1.0) for c, per in zip(columns, _BINS, strict=True)], axis=1)
-    kinds, where = np.unique(bins.astype(int), axis=0, return_inverse=True)
+    bins = looks(power_w[rows] / limit_w, seen["busy"][rows], seen["dram_active"][rows])
+    kinds, where = np.unique(bins, axis=0, return_inverse=True)
     where = where.reshape(-1)
     return [(tuple(int(each) for each in kind), rows[where == place]) for place, kind in enumerate(kinds)]
+
+
+def looks(power: Array, busy: Array, dram_active: Array) -> Array:
+    """How work looks, in whole numbers, a row each: what has the same ones is alike. ``power`` is a share of the limit;
+    NaN: not exported."""
+    columns = zip((power, busy, dram_active), _BINS, strict=True)
+    return np.stack([np.nan_to_num(np.floor(each * per), nan=-1.0) for each, per in columns], axis=1).astype(int)
 
 
 @dataclass(frozen=True, slots=True)

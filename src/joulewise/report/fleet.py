@@ -1,8 +1,8 @@
 """What tuning would save in a fleet, from what its monitoring kept: the estimate of ``joulewise estimate``.
 
 What it is: every kind of work of ``monitor/fleet`` given to ``model/fleet``, and its draws added up by job, by GPU
-model and in all, a day. Work that takes little is estimated together. What it is not: a promise: `unknowns` says what
-monitoring cannot tell.
+model and in all, a day. Work that takes little is estimated together (``report/fleet_alike``). What it is not: a
+promise: `UNKNOWNS` says what monitoring cannot tell.
 """
 
 from __future__ import annotations
@@ -15,18 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulewise.core.units import J_PER_KWH
-from joulewise.model.fleet import Interval, Outlook, Sight, outlook, reached_share
+from joulewise.model.fleet import Interval, Outlook, outlook, reached_share
 from joulewise.model.fleet_kin import Kin, kin_of
 from joulewise.model.fleet_sum import added
 from joulewise.monitor.fleet import Fleet, Work
+from joulewise.report.fleet_alike import condensed
 
 Array = NDArray[Any]
 
 DAY_S = 86_400.0
-MOST_WORKS = 120
-"""Kinds of work that are estimated one by one; what is left, by GPU model."""
 NO_JOB = "(no job label)"
-SMALLER = "(smaller jobs)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +80,8 @@ class ModelSaving:
     """Idle, with a job's label on it, a day."""
     free_kwh: float
     """Idle and nobody's, a day."""
+    split_kwh: float
+    """Busy, and split into MIG instances, a day: not estimated."""
     saving: Saving
 
 
@@ -153,14 +153,15 @@ def estimate(
         )
         for kind in fleet.kinds
     }
-    works = _condensed([work for work in fleet.works if not work.split])
+    works = condensed([work for work in fleet.works if not work.split], laws)
     if len(works) > 20:
         progress(f"estimating {len(works)} kinds of work")
     parts = [_part(work, laws[work.gpu_name], max_slowdown, days, seed + place) for place, work in enumerate(works)]
     models = []
+    per_day = 1.0 / J_PER_KWH / days
     for kind in fleet.kinds:
         mine = [part for part in parts if part.work.gpu_name == kind.name]
-        per_day = 1.0 / J_PER_KWH / days
+        split_j = sum(work.energy_j for work in fleet.works if work.split and work.gpu_name == kind.name)
         models.append(
             ModelSaving(
                 kind.name,
@@ -169,6 +170,7 @@ def estimate(
                 kind.energy_j * per_day,
                 kind.held_j * per_day,
                 kind.free_j * per_day,
+                split_j * per_day,
                 _saving(mine, seed),
             )
         )
@@ -182,40 +184,12 @@ def estimate(
         kwh=sum(model.kwh for model in models),
         held_kwh=sum(model.held_kwh for model in models),
         free_kwh=sum(model.free_kwh for model in models),
-        split_kwh=sum(work.energy_j for work in fleet.works if work.split) / J_PER_KWH / days,
+        split_kwh=sum(model.split_kwh for model in models),
         saving=_saving(parts, seed),
         models=tuple(sorted(models, key=lambda model: -model.saving.reached.mean)),
         jobs=_jobs(parts, seed),
         reached_share=reached_share(max_slowdown),
         rests_on=_rests_on(fleet, laws),
-    )
-
-
-def _condensed(works: Sequence[Work]) -> list[Work]:
-    """The largest as they are, the others of each GPU model and kind of label as one."""
-    rest: dict[tuple[str, str], list[Work]] = {}
-    for work in works[MOST_WORKS:]:
-        rest.setdefault((work.gpu_name, SMALLER if work.job else ""), []).append(work)
-    return [*works[:MOST_WORKS], *(_merged(job, some) for (_, job), some in rest.items())]
-
-
-def _merged(job: str, works: Sequence[Work]) -> Work:
-    """Several kinds of work as their mean, each by its busy time."""
-    busy_s = sum(work.busy_s for work in works)
-
-    def mean(name: str) -> float | None:
-        known = [(work.busy_s, value) for work in works if (value := getattr(work.sight, name)) is not None]
-        return sum(weight * value for weight, value in known) / sum(weight for weight, _ in known) if known else None
-
-    names = ("power_w", "power_error", "sm_mhz", "memory_mhz", "busy", "busy_error", "sm_active", "dram_active")
-    values: dict[str, Any] = {name: mean(name) for name in (*names, "limit_w")}
-    return Work(
-        works[0].gpu_name,
-        job,
-        max(work.gpus for work in works),
-        busy_s,
-        sum(work.energy_j for work in works),
-        Sight(**values),
     )
 
 

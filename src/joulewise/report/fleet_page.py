@@ -10,18 +10,19 @@ from joulewise.report import fleet_words as words
 from joulewise.report.chart import ticks
 from joulewise.report.fleet import Findings, JobSaving
 from joulewise.report.style import STYLE
+from joulewise.report.worth import Carbon
 
 _WIDTH, _NAME, _ROW = 860.0, 230.0, 24.0
 _OWN = ".span { stroke: var(--good); stroke-width: 7; opacity: .35; } .mean { fill: var(--good); }"
 _MOST = 200
 
 
-def page(found: Findings, kwh_price: float | None = None, carbon_g_per_kwh: float | None = None) -> str:
+def page(found: Findings, kwh_price: float | None = None, carbon: Carbon | None = None) -> str:
     """The whole file."""
     title = escape(words.headline(found))
     tiles = "".join(f'<div class="tile"><b>{escape(a)}</b><span>{escape(b)}</span></div>' for a, b in _figures(found))
     said = f'<h1>{title}</h1><p class="small">{escape(words.about(found))}</p><div class="tiles">{tiles}</div>'
-    worth = _list(words.worth(found, kwh_price, carbon_g_per_kwh))
+    worth = _list(words.worth(found, kwh_price, carbon))
     sections = [
         f"<header>{said}{worth}</header>",
         _section("How much", _paragraphs((*words.savings(found), *words.idle(found)))),

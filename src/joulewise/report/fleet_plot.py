@@ -35,14 +35,16 @@ def draw(path: Path, found: Findings) -> None:
 
 
 def _taken(axes: Any, found: Findings) -> None:
-    """Bars of what each GPU model takes: busy, idle with a job, idle with none."""
+    """Bars of what each GPU model takes: busy, busy but split, idle with a job, idle with none."""
     models = found.models[:_MOST_MODELS]
     left = [0.0] * len(models)
-    parts = (
+    parts = [
         ("busy", [model.saving.kwh for model in models], HUES[0]),
         ("idle, held by a job", [model.held_kwh for model in models], HUES[4]),
         ("idle, nobody's", [model.free_kwh for model in models], FAINT),
-    )
+    ]
+    if found.split_kwh > 0.0:
+        parts.insert(1, ("busy, split by MIG", [model.split_kwh for model in models], HUES[5]))
     for name, widths, colour in parts:
         axes.barh(range(len(models)), widths, left=left, color=colour, height=0.6, label=name)
         left = [a + b for a, b in zip(left, widths, strict=True)]

@@ -11,6 +11,7 @@ from typing import Any
 from joulewise.core.units import format_percent
 from joulewise.model.fleet import Interval
 from joulewise.report.fleet import UNKNOWNS, Findings, JobSaving, Saving
+from joulewise.report.worth import Carbon
 
 MOST_JOBS = 12
 """Shown to people; the rest is in the JSON."""
@@ -21,7 +22,9 @@ def headline(found: Findings) -> str:
     """The result in a sentence."""
     slower = format_percent(found.max_slowdown)
     if found.saving.kwh <= 0.0:
-        return f"Nothing to tune was seen: all of {amount(found.kwh)} kWh a day was taken by idle GPUs."
+        resting, split = found.held_kwh + found.free_kwh > 0.0, found.split_kwh > 0.0
+        who = " and ".join(["idle GPUs"] * (resting or not split) + ["GPUs split into MIG instances"] * split)
+        return f"Nothing to tune was seen: all of {amount(found.kwh)} kWh a day was taken by {who}."
     return (
         f"Tuning would save {between(found.saving.reached)} kWh a day, {percents(found.share)} "
         f"of what the GPUs take, at most {slower} slower."
@@ -38,17 +41,18 @@ def about(found: Findings) -> str:
     return f"{gpus}, {days} of readings between {first} and {last} UTC, {amount(found.kwh)} kWh a day"
 
 
-def worth(found: Findings, kwh_price: float | None, carbon_g_per_kwh: float | None) -> Iterator[str]:
+def worth(found: Findings, kwh_price: float | None, carbon: Carbon | None) -> Iterator[str]:
     """What the saving is worth, a day and a year."""
     reached = found.saving.reached
     if kwh_price is not None:
         money = reached.times(kwh_price)
         yield f"{between(money)} a day, {between(money.times(365))} a year, at {kwh_price:g} a kWh"
-    if carbon_g_per_kwh is not None:
-        carbon_kg = reached.times(carbon_g_per_kwh / 1000.0)
+    if carbon is not None:
+        carbon_kg = reached.times(carbon.g_per_kwh / 1000.0)
+        source = f"source: {carbon.source}" if carbon.source else "no source was given"
         yield (
             f"{between(carbon_kg)} kg CO2e a day, {between(carbon_kg.times(0.365))} t a year, "
-            f"at {carbon_g_per_kwh:g} g a kWh (your figure)"
+            f"at {carbon.g_per_kwh:g} g a kWh, {source}"
         )
 
 
@@ -96,7 +100,7 @@ def unknowns() -> tuple[str, ...]:
     return UNKNOWNS
 
 
-def plain(found: Findings, kwh_price: float | None, carbon_g_per_kwh: float | None) -> dict[str, Any]:
+def plain(found: Findings, kwh_price: float | None, carbon: Carbon | None) -> dict[str, Any]:
     """Everything as plain values for JSON, every number in full; energies in kWh a day."""
     told = asdict(found)
     told["share"] = asdict(found.share)
@@ -107,9 +111,11 @@ def plain(found: Findings, kwh_price: float | None, carbon_g_per_kwh: float | No
         plain_job["saving"] = _plain_saving(job.saving)
     told["cannot_know"] = list(UNKNOWNS)
     reached = found.saving.reached
-    told["kwh_price"], told["carbon_g_per_kwh"] = kwh_price, carbon_g_per_kwh
+    told["kwh_price"] = kwh_price
+    told["carbon_g_per_kwh"] = None if carbon is None else carbon.g_per_kwh
+    told["carbon_source"] = None if carbon is None else carbon.source
     told["money_a_day"] = None if kwh_price is None else asdict(reached.times(kwh_price))
-    told["carbon_g_a_day"] = None if carbon_g_per_kwh is None else asdict(reached.times(carbon_g_per_kwh))
+    told["carbon_g_a_day"] = None if carbon is None else asdict(reached.times(carbon.g_per_kwh))
     told["headline"] = headline(found)
     return told
 

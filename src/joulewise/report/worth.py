@@ -120,11 +120,11 @@ class Carbon:
 
 def carbon_lines(carbon: Carbon, used_j: Amount | None, saved_j: Amount | None) -> list[str]:
     """What was emitted and what was not, a line each, then factor and source. Amounts of joules, None: not known."""
-    said = [] if used_j is None else [f"used: {_grams(carbon.of(used_j))}"]
+    said = [] if used_j is None else [f"used: {grams(carbon.of(used_j))}"]
     if saved_j is not None:
         saved = carbon.of(saved_j)
         word = "saved" if saved.value >= 0 else "more than by default"
-        said.append(f"{word}: {_grams(Amount(abs(saved.value), saved.half))}")
+        said.append(f"{word}: {grams(Amount(abs(saved.value), saved.half))}")
     source = f"source: {carbon.source}" if carbon.source else "no source was given"
     said.append(
         f"at {carbon.g_per_kwh:g} g of CO2e a kWh, {source}; of the GPUs’ energy alone, ± half of a 95 % interval"
@@ -132,7 +132,7 @@ def carbon_lines(carbon: Carbon, used_j: Amount | None, saved_j: Amount | None) 
     return said
 
 
-def _grams(amount: Amount) -> str:
+def grams(amount: Amount) -> str:
     """``"41.2 ± 0.3 g CO2e"``, in kg or t where that reads better."""
     scale = max(abs(amount.value), amount.half)
     factor, unit = next(((f, u) for f, u in ((1e6, "t"), (1e3, "kg")) if scale >= f), (1.0, "g"))
