@@ -23,6 +23,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ["JOULEWISE_HOME"] = tempfile.mkdtemp(prefix="joulewise-tests-")
 atexit.register(shutil.rmtree, os.environ["JOULEWISE_HOME"], ignore_errors=True)
 os.environ.pop("JOULEWISE_DATABASE", None)
+# Nor do they take defaults from whoever runs the tests.
+os.environ["JOULEWISE_CONFIG"] = ""
 # Thousands of processes are started here, and none should compile again what another has compiled.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False

@@ -74,7 +74,8 @@ RULES = (
     Rule(r"joulewise history --learnt", "node", r"NVIDIA H200 GPU-\w+ +\d runs?, last "),
     Rule(r"joulewise (history|report) 2026", "node", r"python train\.py|\.html|\.png", RUNS),
     Rule(r"joulewise report --compare", "node", r"energy", RUNS),
-    Rule(r"joulewise history --forget", "node", r"\b\d+ runs?\b"),
+    # Who reads it says yes at the prompt; nobody sits here.
+    Rule(r"joulewise history --forget", "node", r"\b\d+ runs?\b", {r"all$": "all --yes"}),
     Rule(r"joulewise grant add", "node", r"power_limit_w", {"alice": "nobody", "$": " --grants grants"}),
     Rule(
         r"joulewise grant list",

@@ -1,3 +1,4 @@
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -74,3 +75,19 @@ def test_one_who_may_only_read_cannot_set_a_cap(said, capsys, monkeypatch):
     assert called("cap", "20kW") == 2
     assert "may only read" in one_line(capsys)
     assert said == []
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (("cap", "15kW", "--for", "3h"), {"cap_w": 15_000.0, "for_s": 10_800.0, "ramp_w_per_s": None}),
+        (("cap", "none"), {"cap_w": None, "for_s": None, "ramp_w_per_s": None}),
+        (("budget", "500kWh/day"), {"budget_j": 1.8e9, "period_s": 86_400.0}),
+        (("budget", "none"), {"budget_j": None, "period_s": None}),
+    ],
+)
+def test_a_limit_is_said_back_to_a_script_as_one_json_object(args, told, said, capsys):
+    assert called(*args, "--json") == 0
+    shown = capsys.readouterr()
+    assert (json.loads(shown.out), shown.err) == (told, "")
+    assert len(said) == 1

@@ -271,3 +271,23 @@ def test_a_page_that_cannot_be_written_is_one_line(home, capsys):
 def test_nothing_watched_is_no_story():
     with pytest.raises(BadSpec, match="tell no story"):
         facts.told([status(0.0)], EVENTS, None, {})
+
+
+def test_as_json_it_has_every_figure_of_the_page_and_writes_none_unless_asked(home, capsys):
+    keep("jw")
+    watched_file = str(home / "watched.jsonl")
+    assert called("report", watched_file, "--json") == 0
+    shown = capsys.readouterr()
+    told = json.loads(shown.out)
+    assert shown.err == ""
+    assert told["headline"].startswith("The cluster's power was cut by up to 17 %")
+    assert told["cuts"][0]["cap_w"] == 2000.0
+    assert [each["job"] for each in told["stretches"]] == ["night", "night"]
+    assert told["jobs"][0]["name"] == "night"
+    assert called("report", watched_file, "--json", "--out", str(home / "p.html")) == 0
+    assert (home / "p.html").exists()
+
+
+def test_without_a_page_and_without_json_nothing_is_asked_for(home, capsys):
+    assert called("report", str(home / "watched.jsonl")) == 2
+    assert "name a page with --out FILE.html, or say --json" in one_line(capsys)

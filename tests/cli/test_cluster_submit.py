@@ -1,3 +1,4 @@
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -13,6 +14,7 @@ from tests.serve.cluster_toys import NOBODY, ToyDesk, ToySteering
 
 STEERING = ToySteering()
 NIGHT = ("submit", "--engine", "sim", "--name", "night-7", "--gpus", "8")
+UNNAMED = ("submit", "--gpus", "8")
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +67,8 @@ def test_a_deadline_is_counted_from_now(heard):
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        (("--name", "my job"), "job name 'my job' is not of letters, digits"),
-        (("--name", "a" * 65), "64 at most"),
+        (("--engine", "sim", "--name", "my job"), "job name 'my job' is not of letters, digits"),
+        (("--engine", "sim", "--name", "a" * 65), "64 at most"),
         (("--workload", "w" * 201), "at most 200 characters"),
         (("--least", "2"), "name its --checkpoint folder"),
         (("--checkpoint", "c", "--least", "9"), "is more than --gpus 8"),
@@ -75,13 +77,14 @@ def test_a_deadline_is_counted_from_now(heard):
         (("--weight", "-1"), "makes no sense"),
         (("--deadline", "soon"), "is no time"),
         (("--partition", "train"), "is Slurm's"),
-        (("--engine", "ray"), "there are slurm and sim"),
+        (("--name", "night-7", "--engine", "ray"), "there are slurm and sim"),
         (("--frontier", "nowhere.json"), "nowhere.json"),
         (("--frontier", "run:nobody"), "nobody"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_is_sent(more, says, heard, capsys):
-    assert called(*NIGHT, *more, "--", "true") == 2
+    handed_in = UNNAMED if "--name" in more else NIGHT
+    assert called(*handed_in, *more, "--", "true") == 2
     assert says in one_line(capsys)
     assert heard == []
 
@@ -118,3 +121,11 @@ def test_explain_asks_a_live_scheduler(capsys):
     assert "--at is a moment of a simulation" in one_line(capsys)
     assert called("explain", "nobody") == 2
     assert "no job here is called 'nobody'" in one_line(capsys)
+
+
+def test_what_was_handed_in_and_cancelled_is_one_json_object_for_a_script(capsys):
+    assert called(*NIGHT, "--json", "--", "true") == 0
+    assert json.loads(capsys.readouterr().out) == {"job": "night-7", "id": "1", "engine": "sim"}
+    assert called("cancel", "night-7", "--json") == 0
+    shown = capsys.readouterr()
+    assert (json.loads(shown.out), shown.err) == ({"cancelled": "night-7"}, "")

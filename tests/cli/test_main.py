@@ -1,4 +1,5 @@
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,15 +16,18 @@ from joulewise.cli.summary import ending
 SCENE = {"--gpu", "--gpus-per-node", "--host-watts", "--power-off", "--no-power-off", "--warm", "--energy-budget"}
 SCENE |= {"--power-cap", "--fairness", "--load", "--jobs", "--tenant", "--size-error", "--seed"}
 LIVE = {"--server", "--token-file"}
+STORE = {"--database", "--journal"}
 FLAGS = {
     "run": {"--gpu", "--json", "--record", "--plot", "--interval", "--live", "--no-live", "--set", "--speed"}
     | {"--no-keep", "--tune", "--max-slowdown", "--objective", "--dry-run", "--report", "--seed"}
     | {"--gpu-hour-price", "--kwh-price", "--host-watts", "--eta", "--power-budget", "--energy-budget"},
-    "history": {"--learnt", "-n", "--report", "--forget", "--journal", "--json"},
-    "report": {"--out", "-o", "--png", "--compare", "--carbon-g-per-kwh", "--carbon-source", "--database", "--json"},
-    "verify": {"--journal", "--json"},
+    "history": {"--learnt", "-n", "--report", "--forget", "--yes", "--json"} | STORE,
+    "report": {"--out", "-o", "--plot", "--png", "--compare", "--carbon-g-per-kwh", "--carbon-source", "--json"}
+    | STORE,
+    "verify": {"--json"} | STORE,
     "estimate": {"--prometheus", "--days", "--until", "--step", "--match", "--by", "--max-slowdown", "--kwh-price"}
-    | {"--carbon-g-per-kwh", "--token-file", "--header", "--seed", "--out", "-o", "--plot", "--json"},
+    | {"--carbon-g-per-kwh", "--carbon-source", "--token-file", "--user", "--password-file", "--ca-file", "--header"}
+    | {"--seed", "--out", "-o", "--plot", "--json"},
     "recur run": {"--job", "--batch-sizes", "--default", "--target", "--max-epochs", "--lr", "--lr-rule"}
     | {"--eta", "--objective", "--max-slowdown", "--deadline", "--gpu-hour-price", "--kwh-price", "--host-watts"}
     | {"--metric-pattern", "--stop-at-target", "--no-stop-at-target", "--grace", "--gpu", "--speed", "--seed"}
@@ -35,6 +39,7 @@ FLAGS = {
     "recur list": {"--database", "--server", "--token-file", "--json"},
     "top": {"--gpu", "--once", "--json", "--interval"},
     "doctor": {"--json"},
+    "config": {"--json"},
     "sim": {"--gpu", "--speed", "--load", "--couple", "--seed", "--json"},
     "leases": {"--socket", "--state", "--json"},
     "restore": {"--gpu", "--job", "--forget", "--state", "--grants", "--site", "--socket", "--json"},
@@ -101,13 +106,13 @@ FLAGS = {
     | {"--power-cap", "--energy-budget", "--tariff", "--cap-file", "--cap-safe", "--database"}
     | {"--host", "--port", "--token-file", "--gpus-per-node", "--speed", "--seed"},
     "cluster submit": {"--name", "--gpus", "--checkpoint", "--least", "--most", "--steps", "--frontier", "--workload"}
-    | {"--batch", "--deadline", "--weight", "--limit", "--engine", "--partition"}
+    | {"--batch", "--deadline", "--weight", "--limit", "--engine", "--partition", "--json"}
     | LIVE,
     "cluster status": {"--json", "--live"} | LIVE,
-    "cluster cap": {"--for", "--ramp"} | LIVE,
-    "cluster budget": LIVE,
-    "cluster cancel": LIVE,
-    "cluster report": {"--out", "-o", "--meter", "--accounts", "--cluster", "--database"},
+    "cluster cap": {"--for", "--ramp", "--json"} | LIVE,
+    "cluster budget": {"--json"} | LIVE,
+    "cluster cancel": {"--json"} | LIVE,
+    "cluster report": {"--out", "-o", "--meter", "--accounts", "--cluster", "--database", "--json"},
     "cluster agent": {"--node", "--socket", "--grants", "--state", "--host-watts", "--period"} | LIVE,
     "model train": {"--output", "-o", "--gpu", "--json"},
     "model fit": {"--name", "--output", "-o", "--like", "--sm-max", "--hold", "--starts", "--json"},
@@ -189,12 +194,46 @@ def test_a_verb_with_verbs_of_its_own_shows_its_help(capsys):
         (["recur", "run", "--", "true"], "joulewise: Missing option '--job'; see 'joulewise recur run --help'"),
         (["run", "--interval", "x", "true"], "see 'joulewise run --help'"),
         (["top", "--interval", "0"], "joulewise: --interval 0 is outside 0.1 to 3600 seconds; 1 is usual"),
+        (["run", "-q", "--", "true"], "joulewise: -q goes before the verb; write 'joulewise -q run …'"),
+        (["cluster", "cap", "--verbose", "1kW"], "write 'joulewise --verbose cluster cap …'"),
+        (["history", "--version"], "joulewise: --version goes before the verb; write 'joulewise --version'"),
+        (["help", "nonsense"], "joulewise: No such command 'nonsense'; see 'joulewise --help'"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(args, message, capsys):
     code, out, err = run(*args, capsys=capsys)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert message in err
+
+
+@pytest.mark.parametrize(
+    ("args", "page"),
+    [
+        (["-h"], "Usage: joulewise [OPTIONS] VERB\n"),
+        (["help"], "Usage: joulewise [OPTIONS] VERB\n"),
+        (["-q", "help", "top"], "Usage: joulewise top [OPTIONS]\n"),
+        (["help", "run"], "Usage: joulewise run [OPTIONS] -- COMMAND ...\n"),
+        (["help", "run", "touch", "x"], "Usage: joulewise run [OPTIONS] -- COMMAND ...\n"),
+        (["help", "recur", "run", "touch", "x"], "Usage: joulewise recur run [OPTIONS] -- COMMAND ...\n"),
+        (["help", "cluster"], "Usage: joulewise cluster [OPTIONS] VERB\n"),
+        (["help", "cluster", "cap"], "Usage: joulewise cluster cap [OPTIONS] "),
+        (["run", "-h"], "Usage: joulewise run [OPTIONS] -- COMMAND ...\n"),
+        (["cluster", "cap", "-h"], "Usage: joulewise cluster cap [OPTIONS] "),
+    ],
+)
+def test_help_is_found_by_whatever_it_is_asked_with(args, page, capsys, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    code, out, err = run(*args, capsys=capsys)
+    assert (code, err) == (0, "")
+    assert out.startswith(page)
+
+
+def test_without_colours_help_is_bold_at_most(environ):
+    asked = {**environ, "NO_COLOR": "1", "FORCE_COLOR": "1", "TERM": "xterm-256color"}
+    shown = subprocess.run(
+        [sys.executable, "-m", "joulewise", "--help"], env=asked, capture_output=True, text=True, check=True
+    )
+    assert set(re.findall(r"\x1b\[[\d;]*m", shown.stdout)) == {"\x1b[0m", "\x1b[1m"}
 
 
 def test_a_message_of_several_lines_becomes_one(capsys):

@@ -1,5 +1,6 @@
 import json
 import re
+import sys
 
 import pytest
 
@@ -130,15 +131,78 @@ def test_what_is_forgotten_is_gone(capsys):
     Memory(Database()).keep("f" * 16, "GPU-1", "NVIDIA H200", {})
     assert "run first" in history("--forget", "first", capsys=capsys)[1]
     assert "workload ffff" in history("--forget", "f" * 16, capsys=capsys)[1]
-    assert "forgotten: 1 run and what was learnt about 0 workloads" in history("--forget", "all", capsys=capsys)[1]
+    said = history("--forget", "all", "--yes", capsys=capsys)[1]
+    assert "forgotten: 1 run and what was learnt about 0 workloads" in said
     assert json.loads(history("--json", capsys=capsys)[0]) == []
     assert "no run is called 'x'" in history("--forget", "x", capsys=capsys, code=2)[1]
+
+
+def test_everything_is_forgotten_only_by_one_who_says_so(home, capsys):
+    keep("first", "second")
+    Memory(Database()).keep("f" * 16, "GPU-1", "NVIDIA H200", {})
+    _, err = history("--forget", "all", capsys=capsys, code=2)
+    assert "forget 2 runs and what was learnt about 1 workload, with every proof, in " in err
+    assert str(home / "home" / "joulewise.db") in err
+    assert "add --yes" in err
+    assert len(json.loads(history("--json", capsys=capsys)[0])) == 2
+
+
+@pytest.mark.parametrize(("answer", "left", "code"), [("n", 1, 1), ("y", 0, 0)])
+def test_at_a_terminal_it_is_asked_first(answer, left, code, environ, in_terminal, monkeypatch, capsys):
+    monkeypatch.setenv("JOULEWISE_HOME", environ["JOULEWISE_HOME"])
+    keep("first")
+    terminal = in_terminal([sys.executable, "-m", "joulewise", "history", "--forget", "all"], **environ)
+    terminal.read_until("forget 1 run and what was learnt about 0 workloads, with every proof, in ")
+    terminal.read_until("[y/N]")
+    terminal.type(f"{answer}\r")
+    assert terminal.finish() == code
+    assert ("nothing was forgotten" in terminal.plain()) is (answer == "n")
+    assert len(json.loads(history("--json", capsys=capsys)[0])) == left
+
+
+def test_a_run_that_is_still_running_is_never_forgotten(capsys):
+    keep("first")
+    keep("second", finished=False)
+    assert "run second is still running" in history("--forget", "second", capsys=capsys, code=2)[1]
+    _, err = history("--forget", "all", "--yes", capsys=capsys)
+    assert "1 run still running, and kept: second" in err
+    assert "forgotten: 1 run and" in err
+    assert [each["run"] for each in json.loads(history("--json", capsys=capsys)[0])] == ["second"]
+
+
+@pytest.mark.parametrize(("args", "other"), [(("first",), "first"), (("--learnt",), "--learnt")])
+def test_what_is_to_be_forgotten_is_named_once(args, other, capsys):
+    keep("first")
+    _, err = history(*args, "--forget", "all", "--yes", capsys=capsys, code=2)
+    assert f"--forget all goes without {other}: nothing was forgotten" in err
+    assert len(json.loads(history("--json", capsys=capsys)[0])) == 1
+
+
+def test_as_many_runs_are_listed_as_are_asked_for_and_0_is_all(capsys):
+    keep(*(f"run-{number:02}" for number in range(22)))
+    for many, shown in ((0, 22), (3, 3), (20, 20)):
+        assert len(json.loads(history("--json", "-n", many, capsys=capsys)[0])) == shown
+    assert "-n -5 is no number of runs; write -n 20, or -n 0 for all" in history("-n", -5, capsys=capsys, code=2)[1]
+
+
+def test_runs_that_are_kept_elsewhere_are_named_by_file_or_url(home, capsys):
+    keep("first")
+    Database().close()
+    (home / "home").rename(home / "elsewhere")
+    file = home / "elsewhere" / "joulewise.db"
+    for named in (("--database", file), ("--database", f"sqlite:///{file}"), ("--journal", file)):
+        assert [each["run"] for each in json.loads(history("--json", *named, capsys=capsys)[0])] == ["first"]
+    assert "is no file" in history("--database", home / "none.db", capsys=capsys, code=2)[1]
+    assert not (home / "none.db").exists()
+    # The server is asked, not taken for a file; without its packages that is said.
+    _, err = history("--database", "postgresql://127.0.0.1:1/x", capsys=capsys, code=1)
+    assert "is no file" not in err
 
 
 def test_a_damaged_store_is_one_line(home, capsys):
     (home / "home").mkdir()
     (home / "home" / "joulewise.db").write_bytes(b"damaged" * 100)
-    for args in ((), ("--learnt",), ("--forget", "all")):
+    for args in ((), ("--learnt",), ("--forget", "all", "--yes")):
         _, err = history(*args, capsys=capsys, code=1)
         assert "move it away" in err
         assert err.count("\n") == 1

@@ -23,7 +23,8 @@ class Recur:
         self.gpu = ["--gpu", f"replay:{recording}", "--no-tune"]
 
     def argv(self, how: str, *flags: str, target: str = "val_acc>=0.5", sizes: str = "8..32") -> list[str]:
-        job = ["--job", "nightly", "--batch-sizes", sizes, "--default", "16", "--target", target, "--max-epochs", "8"]
+        terms = {"--job": "nightly", "--batch-sizes": sizes, "--default": "16", "--target": target, "--max-epochs": "8"}
+        job = [word for flag, value in terms.items() if flag not in flags for word in (flag, value)]
         command = [PYTHON, str(TRAINED), how, "{batch_size}", str(self.where)]
         return [PYTHON, "-m", "joulewise", "recur", "run", *job, *self.gpu, *flags, "--", *command]
 

@@ -113,3 +113,10 @@ def test_a_picture_that_cannot_be_is_refused_by_the_name_it_was_given(recur, tmp
     code, _, err = recur("plot", "nightly", str(tmp_path / "absent" / "belief.svg"))
     assert code == 2
     assert "cannot be written: no such file or directory" in err
+
+
+def test_of_all_trials_as_many_are_shown_as_are_asked_for_and_0_is_all(recur):
+    assert [each["trial"] for each in fetched(recur, "history", "nightly", "-n", "1")["trials"]] == [2]
+    assert len(fetched(recur, "history", "nightly", "-n", "0")["trials"]) == 3
+    code, out, err = recur("history", "nightly", "-n", "-5")
+    assert (code, out, err) == (2, "", "joulewise: -n -5 is no number of trials; write -n 50, or -n 0 for all\n")

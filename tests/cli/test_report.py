@@ -179,7 +179,7 @@ def test_a_run_without_readings_or_measured_energy_has_one_too(store, home, caps
 
 def test_a_picture_is_drawn_and_no_page_unless_asked_for(store, home, capsys):
     tuned(store, command=["python", "-c", "$x$ \n"])
-    report("tuned-1", "--png", "run.png", capsys=capsys)
+    report("tuned-1", "--plot", "run.png", capsys=capsys)
     assert (home / "run.png").read_bytes().startswith(b"\x89PNG")
     assert list(home.glob("*.html")) == []
 
@@ -230,6 +230,16 @@ def test_two_runs_are_compared_in_words_as_a_page_and_as_json(store, home, capsy
     assert told["differences"][0]["change"] == -30_000.0
 
 
+def test_two_runs_are_compared_in_co2e_where_a_factor_is_given(store, capsys):
+    untuned(store, "first", 360_000.0)
+    untuned(store, "second", 180_000.0)
+    flags = ("--compare", "first", "second", "--carbon-g-per-kwh", 400, "--carbon-source", "ENTSO-E")
+    out, _ = report(*flags, capsys=capsys)
+    assert re.search(r"CO2e of the run +40\.0 ± 1\.6 g CO2e +20\.00 ± 0\.79 g CO2e +−20\.00 ± 0\.\d+ g CO2e +−50", out)
+    assert "at 400 g of CO2e a kWh, source: ENTSO-E" in out
+    assert json.loads(report(*flags, "--json", capsys=capsys)[0])["carbon"]["g_per_kwh"] == 400.0
+
+
 def test_runs_that_are_not_alike_are_compared_with_a_warning(store, capsys):
     untuned(store, "first")
     untuned(store, "second", command=["other"], gpu_names=["NVIDIA A100"])
@@ -251,15 +261,19 @@ def test_a_run_that_is_still_going_has_no_report_yet(store, capsys):
         (("nothing",), "no run is called 'nothing'"),
         (("--compare", "tuned-1", "nothing"), "no run is called 'nothing'"),
         (("--compare", "tuned-1", "tuned"), "names run tuned-1 twice"),
-        (("--compare", "tuned-1", "tuned", "--png", "x.png"), "ask for the report of each run"),
+        (
+            ("--compare", "tuned-1", "tuned", "--plot", "x.png"),
+            "--compare has no --plot; ask for the report of each run",
+        ),
         (("tuned-1", "--out", "no/x.html"), "cannot be written: no such file or directory"),
         (("tuned-1", "--out", "x.txt"), "name it x.txt.html"),
-        (("tuned-1", "--png", "no/x.png"), "cannot be written: no such file or directory"),
-        (("tuned-1", "--png", "x.txt"), "must end in .svg, .png, .pdf"),
+        (("tuned-1", "--plot", "no/x.png"), "cannot be written: no such file or directory"),
+        (("tuned-1", "--plot", "x.txt"), "must end in .svg, .png, .pdf"),
         (("tuned-1", "--carbon-source", "x"), "add --carbon-g-per-kwh"),
         (("tuned-1", "--carbon-g-per-kwh", "-1"), "must be 0 or more"),
         (("tuned-1", "--carbon-g-per-kwh", "nan"), "must be 0 or more"),
         (("tuned-1", "--database", "mysql://x"), "mysql"),
+        (("tuned-1", "--database", "none.db"), "--database none.db is no file; name a joulewise.db, or a server"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(args, words, store, home, capsys):

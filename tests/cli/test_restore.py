@@ -53,7 +53,8 @@ class Stage:
 
     def restore(self, *flags: str) -> subprocess.CompletedProcess[str]:
         paths = {"--state": self.daemon.state, "--grants": self.daemon.grants, "--socket": self.daemon.socket}
-        words = [str(word) for pair in {**paths, "--site": self.daemon.site}.items() for word in pair]
+        paths["--site"] = self.daemon.site
+        words = [str(word) for flag, path in paths.items() if flag not in flags for word in (flag, path)]
         command = [sys.executable, "-m", "joulewise", "restore", *words, *flags]
         return subprocess.run(command, env=self.environ, capture_output=True, text=True, timeout=60)
 

@@ -123,21 +123,50 @@ def test_the_commands_own_flags_are_its_own(joulewise):
 
 def test_a_result_takes_the_place_of_an_older_one_only_when_there_is_one(joulewise):
     old = joulewise.where / "out.json"
-    old.write_text("old " * 10_000)
+    before = json.dumps({"command": ["old"], "exit_code": 0, "duration_s": 1.0, "energy_j": None, "more": "x" * 10_000})
+    old.write_text(before)
     joulewise.run("--json", "out.json", command=["no-such-command"])
-    assert old.read_text().startswith("old ")
+    assert old.read_text() == before
     joulewise.run("--json", "out.json", command=["true"])
     assert json.loads(old.read_text())["command"] == ["true"]
 
 
 def test_a_recording_takes_the_place_of_an_older_one_only_when_a_command_can_start(joulewise, without_gpu):
     old = joulewise.where / "run.jsonl"
-    old.write_text("old")
+    before = '{"joulewise": "recording", "version": 1, "gpus": []}\n'
+    old.write_text(before)
     assert joulewise.run("--record", "run.jsonl", command=["no-such-command"]).returncode == 127
     assert joulewise.run("--record", "run.jsonl", command=["true"], gpu=None, **without_gpu).returncode == 1
-    assert old.read_text() == "old"
+    assert old.read_text() == before
     assert joulewise.run("--record", "run.jsonl", command=["true"]).returncode == 0
     assert load(old).complete
+
+
+@pytest.mark.parametrize("flag", ["--json", "--record"])
+def test_what_somebody_else_wrote_is_never_replaced(joulewise, flag):
+    script = joulewise.where / "train.py"
+    script.write_text("print('trained')")
+    ran = joulewise.run(flag, "train.py", command=["touch", "started"])
+    assert (ran.returncode, ran.stderr.count("\n")) == (2, 1)
+    assert f"{flag} train.py is there, and is not what {flag} writes; nothing was started" in ran.stderr
+    assert (script.read_text(), (joulewise.where / "started").exists()) == ("print('trained')", False)
+
+
+@pytest.mark.parametrize("flag", ["--json", "--record", "--plot", "--report"])
+def test_a_word_of_the_command_is_no_place_for_a_result(joulewise, flag):
+    name = {"--plot": "it.svg", "--report": "it.html"}.get(flag, "it")
+    (joulewise.where / name).write_text("data")
+    tune = ["--tune"] if flag == "--report" else []
+    ran = joulewise.run(*tune, flag, name, command=["sh", "-c", "cp ./$1 copy", "sh", name])
+    assert (ran.returncode, ran.stderr.count("\n")) == (2, 1)
+    assert f"{flag} {name} is also a word of the command, and would be written over; nothing was started" in ran.stderr
+    assert sorted(path.name for path in joulewise.where.iterdir() if path.is_file()) == [name]
+
+
+def test_an_empty_file_makes_way_for_a_result(joulewise):
+    (joulewise.where / "made-by-mktemp").touch()
+    assert joulewise.run("--json", "made-by-mktemp", command=["true"]).returncode == 0
+    assert json.loads((joulewise.where / "made-by-mktemp").read_text())["exit_code"] == 0
 
 
 def test_json_is_the_last_line_even_if_the_command_left_its_own_unfinished(joulewise):

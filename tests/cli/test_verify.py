@@ -130,8 +130,9 @@ def test_a_journal_elsewhere_is_named(report, home, capsys):
     (home / "home").rename(home / "elsewhere")
     code, _, err = verify(report, capsys=capsys)
     assert code == 2
-    assert "--journal FILE" in err
-    assert verify(report, "--journal", home / "elsewhere" / "joulewise.db", capsys=capsys)[0] == 0
+    assert "--database FILE or URL" in err
+    for flag in ("--database", "--journal"):  # as it is called everywhere, and as it was called here
+        assert verify(report, flag, home / "elsewhere" / "joulewise.db", capsys=capsys)[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -150,9 +151,10 @@ def test_what_is_no_report_is_one_line(content, says, home, capsys):
 
 def test_an_unknown_run_or_journal_is_one_line(home, capsys):
     assert verify("nobody", capsys=capsys)[0] == 2
-    code, _, err = verify("nobody", "--journal", home / "none.db", capsys=capsys)
+    code, _, err = verify("nobody", "--database", home / "none.db", capsys=capsys)
     assert code == 2
     assert "is no file" in err
+    assert not (home / "none.db").exists()
 
 
 @pytest.mark.parametrize(

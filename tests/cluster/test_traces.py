@@ -103,3 +103,19 @@ def test_the_public_traces_are_what_their_description_says(data: Path) -> None:
     assert (len(pollux), pollux[0]) == (160, TraceJob("cifar10-0", 53.0, 6, None, "cifar10", 2048))
     philly = read_trace(folder / "pollux" / "traces" / "philly.csv.gz", tenant="ed69ec")
     assert len(philly) == 1137
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [",".join(f"{'column' * 20}{number}" for number in range(500))],
+        ["submitted_s,gpus,duration_s", f"{'x' * 50_000},1,5"],
+        ["name,submitted_s,gpus,duration_s", *(f"{'a' * 50_000},{second},1,5" for second in (0, 1))],
+    ],
+)
+def test_whatever_a_file_holds_what_is_said_of_it_is_a_line_to_read(lines, tmp_path):
+    path = tmp_path / "trace.csv"
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(BadSpec) as caught:
+        read_trace(path)
+    assert len(str(caught.value)) < 1200 + len(str(path))

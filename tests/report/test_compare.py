@@ -1,17 +1,22 @@
 import html.parser
+import json
 import math
+import random
 import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulewise.core.event import Began
+from joulewise.core.block import Block, Role
+from joulewise.core.event import Began, Seen
+from joulewise.core.knob import DEFAULT
 from joulewise.report.claim import STANDARD_ERRORS
-from joulewise.report.compare import Quantity, Side, compare
+from joulewise.report.compare import Quantity, Side, _mean, compare
 from joulewise.report.compare_page import headline, lines, page
 from joulewise.report.run_summary import RunSummary, State
 from joulewise.report.story import Story
+from joulewise.report.worth import Carbon
 from tests.cli import made_up
 
 
@@ -69,7 +74,8 @@ def test_swapping_the_two_turns_the_difference_and_keeps_its_error(a, b, error, 
 @given(amounts, errors)
 def test_a_run_against_its_like_differs_by_nothing(energy_j, error):
     found = energy(side(energy_j=energy_j, error_j=error), side("b", energy_j, error_j=error))
-    assert (found.change, found.ratio, found.told) == (0.0, 0.0, False)
+    assert (found.change, found.ratio) == (0.0, 0.0)
+    assert found.told is (False if found.change_half else None)
 
 
 @pytest.mark.parametrize(
@@ -140,3 +146,69 @@ def test_the_page_is_complete_and_what_runs_are_called_stays_text():
     assert "&lt;script&gt;alert(1)" in text
     assert not re.search(r"https?:|src=|href=|@import|url\(|<link", text)
     assert "Not comparable" in text
+
+
+def test_of_a_time_without_an_error_nobody_says_whether_it_can_be_told():
+    found = compare(side(), side("b", duration_s=10.001))
+    time = next(each for each in found.differences if each.name == "time of the run")
+    assert (time.change_half, time.told) == (0.0, None)
+    assert found.to_json()["differences"][1]["told"] is None
+    assert "cannot be told" not in next(line for line in lines(found) if "time of the run" in line)
+
+
+def stepped(name, *works, unit_s=1.0):
+    """A run of blocks of so many steps, of which each is a little slower than the last."""
+    blocks = [
+        Block(DEFAULT, 100.0 * at, 100.0 * at + 90.0, work, slower * work, 100.0 * slower * work, 0.0, 0.0)
+        for at, work in enumerate(works)
+        for slower in (unit_s * (1 + 0.01 * at),)
+    ]
+    events = [Began(0.0, name, {}), *(Seen(block.end_s, Role.BASELINE, block) for block in blocks)]
+    return Side.of(summary(name, tuned=True), Story.of(events), None)
+
+
+def test_few_blocks_have_a_wide_interval_and_one_has_none():
+    halves = [stepped("a", *[50.0] * many).step_s.error for many in (2, 3, 20)]
+    # Of two blocks that differ by 1 %: half of that times Student's t of one degree of freedom.
+    assert STANDARD_ERRORS * halves[0] == pytest.approx(12.706 * 0.005, rel=1e-3)
+    assert halves[0] > halves[1]
+    alone = stepped("a", 50.0)
+    assert alone.step_j.error is None
+    found = compare(alone, stepped("b", 50.0, 50.0))
+    step_j = next(each for each in found.differences if each.name == "energy a step")
+    assert (step_j.a_half, step_j.change_half, step_j.ratio_half, step_j.told) == (None, None, None, None)
+    assert any("of a one block of steps was measured" in each for each in found.remarks)
+    assert json.dumps(found.to_json(), allow_nan=False)
+    assert "energy a step" in page(found)
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_intervals_of_few_blocks_hold_the_truth_as_often_as_they_say(alike):
+    rng = random.Random(1)
+    held = 0
+    for _ in range(2000):
+        weights = [1.0 if alike else rng.uniform(0.2, 2.0) for _ in range(3)]
+        values = [rng.gauss(10.0, 1.0) for _ in weights]
+        mean, error = _mean(values, [weight / sum(weights) for weight in weights], 0.0)
+        held += abs(mean - 10.0) <= STANDARD_ERRORS * error
+    assert held / 2000 > 0.935
+
+
+def test_runs_of_other_numbers_of_steps_are_not_comparable():
+    found = compare(stepped("a", 50.0, 50.0), stepped("b", 50.0, 55.0))
+    assert found.warnings == ("other work: 100 steps were measured of one and 105 of the other; compare by step",)
+    assert found.to_json()["comparable"] is False
+    assert compare(stepped("a", 50.0, 50.0), stepped("b", 50.0, 51.0)).warnings == ()
+
+
+def test_with_a_factor_the_difference_is_told_in_co2e_too():
+    found = compare(side(energy_j=3.6e6), side("b", 1.8e6), carbon=Carbon(400.0, "the grid's own"))
+    emitted = found.differences[-1]
+    assert (emitted.name, emitted.unit) == ("CO2e of the run", "g")
+    assert (emitted.a, emitted.change) == (pytest.approx(400.0), pytest.approx(-200.0))
+    assert emitted.ratio == energy(side(energy_j=3.6e6), side("b", 1.8e6)).ratio
+    shown = next(line for line in lines(found) if "CO2e of the run" in line)
+    assert re.search(r"400 ± 16 g CO2e +200\.0 ± 7\.8 g CO2e +−200\.0 ± ", shown)
+    assert "at 400 g of CO2e a kWh, source: the grid's own" in found.remarks[-1]
+    assert found.to_json()["carbon"] == {"g_per_kwh": 400.0, "source": "the grid's own"}
+    assert compare(side(), side("b")).to_json()["carbon"] is None

@@ -27,7 +27,7 @@ from joulewise.core.errors import BadSpec, JoulewiseError, OutOfRange
 
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
+_BEFORE_THE_VERB = ("-q", "--quiet", "-v", "--verbose", "--version")
 
 _MEASURE, _LOOK, _MACHINE, _SHARE = "Measure and tune", "Look", "This machine", "Shared nodes and clusters"
 
@@ -68,6 +68,7 @@ VERBS = {
     "estimate": Verb("estimate", "estimate", _LOOK, "Say what tuning would save in a fleet, from its DCGM history."),
     "doctor": Verb("doctor", "doctor", _MACHINE, "Say what can be measured and set here, and what to do if not."),
     "sim": Verb("sim", "sim", _MACHINE, "Run a command against virtual GPUs.", takes_command=True),
+    "config": Verb("config", "config", _MACHINE, "Say which defaults your configuration files set, and where."),
     "model": Verb("model", "app", _MACHINE, "Fit, list and show the laws of GPU models."),
     "cluster": Verb("cluster", "app", _SHARE, "Share the GPUs and joules of a cluster among its jobs."),
     "daemon": Verb("daemon", "daemon", _SHARE, "Set this node's GPUs for users who may, and put them back."),
@@ -118,13 +119,25 @@ class Verbs(ReadableGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The verb that is called, imported. BadSpec, with the way out, for a word that means another."""
+        if args[0] == "help" and not ctx.resilient_parsing:
+            args = _asking(ctx, args[1:])
         if args[0] not in VERBS and not ctx.resilient_parsing and (meant := _meant(args[0])):
             raise BadSpec(f"no verb is called {args[0]!r}; {meant}")
         name, _, rest = super().resolve_command(ctx, args)
         return name, VERBS[name].load(name) if name else None, rest
 
 
-app = typer.Typer(cls=Verbs, pretty_exceptions_enable=False)
+def _asking(ctx: Any, words: list[str]) -> list[str]:
+    """``help VERB`` as ``VERB --help``; ``help`` alone shows ours and ends."""
+    if not words:
+        typer.echo(ctx.get_help())
+        ctx.exit()
+    verb = VERBS.get(words[0])
+    # What follows the verb's own name is somebody's command, to be run: never that.
+    return [*words[: 1 if verb is not None and verb.takes_command else 2], "--help"]
+
+
+app = typer.Typer(cls=Verbs, pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]})
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +219,15 @@ def exit_code_of(error: JoulewiseError) -> int:
     return BAD_INPUT if isinstance(error, (BadSpec, OutOfRange)) else FAILED
 
 
+def _too_late(error: Any) -> str | None:
+    """What to write where a flag of ours stands behind the verb; None where that is not the fault."""
+    flag, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
+    if flag not in _BEFORE_THE_VERB or context is None or context.parent is None:
+        return None
+    verb = "" if flag == "--version" else f" {context.command_path.partition(' ')[2]} …"
+    return f"{flag} goes before the verb; write 'joulewise {flag}{verb}'"
+
+
 def _see(error: Any, args: list[str] | None) -> str:
     """Where it is said how a verb is called that was called wrongly; how, where a word is missing."""
     context = getattr(error, "ctx", None)
@@ -247,5 +269,5 @@ def main(args: list[str] | None = None) -> None:
         message = error.format_message().strip().rstrip(".")
         code = BAD_INPUT if message else 0  # without one it has shown its help, as a group of verbs does by itself
         if message:
-            complain(f"{message}; {_see(error, args)}")
+            complain(_too_late(error) or f"{message}; {_see(error, args)}")
     sys.exit(code if isinstance(code, int) else 0)

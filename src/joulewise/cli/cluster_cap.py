@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated
 
 import typer
 
 from joulewise.cli import say
 from joulewise.cli.cluster_amounts import energy_budget
-from joulewise.cli.cluster_live import Server, Token, scheduler, watts_per_s
+from joulewise.cli.cluster_live import AsJson, Server, Token, scheduler, watts_per_s
 from joulewise.cli.plan_amounts import watts
 from joulewise.cli.recur_terms import seconds
 from joulewise.core.units import format_duration, format_si, kwh_from_joules
@@ -27,6 +28,7 @@ def cap(
     ] = None,
     server: Server = None,
     token_file: Token = None,
+    as_json: AsJson = False,
 ) -> None:
     """Limit what the whole cluster draws, from now on.
 
@@ -41,6 +43,9 @@ def cap(
     for_s = None if for_ is None else seconds("--for", for_)
     ramp_w_per_s = None if ramp is None else watts_per_s("--ramp", ramp)
     scheduler(server, token_file).cap(power_w, for_s=for_s, ramp_w_per_s=ramp_w_per_s)
+    if as_json:
+        typer.echo(json.dumps({"cap_w": power_w, "for_s": for_s, "ramp_w_per_s": ramp_w_per_s}))
+        return
     limit = "any power" if power_w is None else format_si(power_w, "W")
     says = f"the cluster may draw {limit}"
     says += " from now on" if for_s is None else f" for {format_duration(for_s)}"
@@ -56,6 +61,7 @@ def budget(
     ],
     server: Server = None,
     token_file: Token = None,
+    as_json: AsJson = False,
 ) -> None:
     """Limit what the whole cluster spends in each hour, day or week.
 
@@ -67,9 +73,15 @@ def budget(
     client = scheduler(server, token_file)
     if energy.strip().lower() == _NONE:
         client.budget(None)
-        say(ctx, "the cluster's energy is not limited from now on")
+        if as_json:
+            typer.echo(json.dumps({"budget_j": None, "period_s": None}))
+        else:
+            say(ctx, "the cluster's energy is not limited from now on")
         return
     energy_j, period_s = energy_budget("a budget of", energy)
     client.budget(energy_j, period_s)
+    if as_json:
+        typer.echo(json.dumps({"budget_j": energy_j, "period_s": period_s}))
+        return
     every = format_duration(period_s)
     say(ctx, f"the cluster may spend {kwh_from_joules(energy_j):,.4g} kWh in every {every} from now on")

@@ -34,6 +34,7 @@ Token = Annotated[
         "--token-file", metavar="FILE", help=f"Holds a token for it. Default: ${TOKEN_VARIABLE}.", rich_help_panel=_LIVE
     ),
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="Say what was done as one JSON object, on stdout.")]
 
 
 def scheduler(server: str | None, token_file: Path | None) -> ClusterClient:

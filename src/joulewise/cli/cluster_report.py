@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +16,7 @@ from joulewise.core.errors import BadSpec
 
 if TYPE_CHECKING:
     from joulewise.core.event import Event
+    from joulewise.report.cluster_facts import Story
 
 _PREFIX = "cluster/"
 
@@ -24,7 +26,9 @@ def report(
     watched: Annotated[
         Path, typer.Argument(metavar="WATCHED", help="What 'cluster status --json --live' wrote.", show_default=False)
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE.html", help="Write the page here.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE.html", help="Write the page here.", show_default=False)
+    ] = None,
     meter: Annotated[
         Path | None, typer.Option(metavar="FILE.csv", help="A meter of your own: time_s,power_w of the whole cluster.")
     ] = None,
@@ -35,6 +39,9 @@ def report(
         str | None, typer.Option(metavar="NAME", help="As Slurm calls it. Default: the only one in the store.")
     ] = None,
     database: DatabaseFlag = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="To stdout, every number in full; no page unless --out.")
+    ] = False,
 ) -> None:
     """How a cluster kept its cap, and what it promised its jobs.
 
@@ -45,6 +52,8 @@ def report(
     energy, and what was promised of a step against what was measured. The
     promises are read from the scheduler's journal in the store.
     """
+    if out is None and not as_json:
+        raise BadSpec("nothing is asked for: name a page with --out FILE.html, or say --json")
     load_numpy()
     from joulewise.report import cluster_facts as facts
     from joulewise.report.cluster_page import page
@@ -57,12 +66,33 @@ def report(
         None if meter is None else facts.read_meter(meter),
         {} if accounts is None else facts.read_accounts(accounts),
     )
-    try:
-        out.write_text(page(story), encoding="utf-8")
-    except OSError as fault:
-        raise BadSpec(f"--out {out} cannot be written: {(fault.strerror or str(fault)).lower()}") from None
-    typer.echo(headline(story) + ".")
-    say(ctx, f"the page is {out}")
+    if out is not None:
+        try:
+            out.write_text(page(story), encoding="utf-8")
+        except OSError as fault:
+            raise BadSpec(f"--out {out} cannot be written: {(fault.strerror or str(fault)).lower()}") from None
+        say(ctx, f"the page is {out}")
+    typer.echo(json.dumps(_plain(story), allow_nan=False) if as_json else headline(story) + ".")
+
+
+def _plain(story: Story) -> dict[str, Any]:
+    """What the page tells, in plain values. Not the statuses that it was told from: whoever asks has their file."""
+    from joulewise.core.plain import plain
+    from joulewise.report.cluster_words import conclusions, headline
+
+    return {
+        "headline": headline(story),
+        "conclusions": conclusions(story),
+        "begun_s": story.begun_s,
+        "ended_s": story.last.time_s,
+        "energy_j": story.last.energy_j - story.watched[0].energy_j,
+        "metered": story.metered,
+        "power": plain(story.power),
+        "cuts": plain(story.cuts),
+        "stretches": plain(story.stretches),
+        "jobs": plain(story.last.jobs),
+        "accounts_j": plain(story.accounts_j),
+    }
 
 
 def _journal(cluster: str | None, database: str | None) -> list[Event]:

@@ -6,6 +6,7 @@ queue of its own, so the scheduler is asked.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import time
@@ -16,7 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from joulewise.cli import say
-from joulewise.cli.cluster_live import Server, Token, scheduler
+from joulewise.cli.cluster_live import AsJson, Server, Token, scheduler
 from joulewise.cli.one_thread import load_numpy
 from joulewise.cli.recur_terms import seconds
 from joulewise.cluster import orders
@@ -75,6 +76,7 @@ def submit(
     ] = None,
     server: Server = None,
     token_file: Token = None,
+    as_json: AsJson = False,
 ) -> None:
     """Hand a job in; the scheduler starts it, sets its clocks, resizes it.
 
@@ -113,7 +115,7 @@ def submit(
         client = scheduler(server, token_file)
         id_ = client.submit(order).id
         where = f"the scheduler at {client.url} has it as {id_}"
-    typer.echo(id_)
+    typer.echo(json.dumps({"job": name, "id": id_, "engine": "slurm" if on_slurm else "sim"}) if as_json else id_)
     say(ctx, f"{where}; 'joulewise cluster explain {name}' says how it fares")
 
 
@@ -122,6 +124,7 @@ def cancel(
     job: Annotated[str, typer.Argument(metavar="JOB", help="Its name.", show_default=False)],
     server: Server = None,
     token_file: Token = None,
+    as_json: AsJson = False,
 ) -> None:
     """End a job for good, whether it runs or waits.
 
@@ -130,7 +133,10 @@ def cancel(
     On Slurm its user may as well say scancel.
     """
     scheduler(server, token_file).cancel(job)
-    say(ctx, f"{job} has been told to end")
+    if as_json:
+        typer.echo(json.dumps({"cancelled": job}))
+    else:
+        say(ctx, f"{job} has been told to end")
 
 
 def ordered(

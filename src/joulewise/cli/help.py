@@ -19,6 +19,9 @@ from typing import Any, Final, TypeVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from joulewise.cli.config_files import defaults
+from joulewise.cli.given import refuse_twice_or_dashes
+
 _WIDEST: Final = 100
 """Columns: lines that are longer are hard to read, however wide the terminal is."""
 _NAMES: Final = 30
@@ -26,6 +29,7 @@ _NAMES: Final = 30
 _REQUIRED, _OPTIONS, _VERBS = "Required", "Options", "Verbs"
 _OURS: Final = "joulewise "
 _HEAD, _NAME = "bold", "cyan"
+_HELP: Final = {"-h", "--help"}
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _Line = list[tuple[str, str]]
@@ -33,11 +37,18 @@ _Line = list[tuple[str, str]]
 
 
 class ReadableCommand(TyperCommand):
-    """A verb whose help is as this module's docstring says."""
+    """A verb whose help is as this module's docstring says, and that refuses an option given twice."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - the library's signature
         """Print it."""
         _show(self, ctx)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As the library does, once they are ones to be believed."""
+        # Not for completion; and help is shown whatever a configuration file says.
+        if not ctx.resilient_parsing and not refuse_twice_or_dashes(self, ctx, args):
+            ctx.default_map = defaults(self, ctx)
+        return super().parse_args(ctx, args)
 
 
 class ReadableGroup(TyperGroup):
@@ -46,6 +57,12 @@ class ReadableGroup(TyperGroup):
     def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - the library's signature
         """Print it."""
         _show(self, ctx)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As the library does, once they are ones to be believed."""
+        if not ctx.resilient_parsing and not refuse_twice_or_dashes(self, ctx, args) and not _HELP & {*args}:
+            ctx.default_map = defaults(self, ctx)
+        return super().parse_args(ctx, args)
 
 
 class VerbFamily(typer.Typer):
@@ -160,7 +177,9 @@ def _argument(argument: Any) -> str:
 
 
 def _option(option: Any) -> str:
-    flags = ", ".join(sorted(option.opts, key=len))
+    """Its names and its value. Of several long names the first: the others are what it was called before."""
+    long = [name for name in option.opts if name.startswith("--")]
+    flags = ", ".join(sorted({*option.opts} - {*long[1:]}, key=len))
     if option.secondary_opts:
         return flags.replace("--", "--[no-]")
     return flags if option.is_flag else f"{flags} {option.metavar or option.name.upper()}"

@@ -1,19 +1,24 @@
 """Files that a verb writes at its end, opened before its start: hours of work shall not end in "permission denied".
 
-An existing file is kept until there is something to put in its place.
+An existing file is kept until there is something to put in its place, and only what we wrote ourselves makes way: a
+slip of the hand (``run --json train.py python train.py``) shall not cost anybody a script.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
 from joulewise.core.errors import BadSpec
 
 STDOUT = "-"
+_OURS = frozenset({"exit_code", "duration_s", "energy_j"})
+"""Keys of every result that ``--json FILE`` writes, of ``run`` and of ``recur run``."""
+_HEADER_BYTES = 1 << 20  # of a recording: a line with all that is known about a node's GPUs has some tens of kB
 
 
 def refuse_unwritable(flag: str, path: Path) -> None:
@@ -52,14 +57,63 @@ def refuse_one_for_two(files: Mapping[str, Path | None]) -> None:
             raise BadSpec(f"{first} and {flag} both name {path}; nothing was started, give each a file of its own")
 
 
+def refuse_words_of(command: Sequence[str], files: Mapping[str, Path | None]) -> None:
+    """Raise BadSpec where a file to be written is also a word of ``command``: it would lose its script, or its data, or
+    we what it wrote there. Devices may be shared."""
+    for flag, path in files.items():
+        if path is None or (path.exists() and not path.is_file()):
+            continue
+        for word in command:
+            if _same(path, Path(word)):
+                raise BadSpec(
+                    f"{flag} {path} is also a word of the command, and would be written over; nothing was started, "
+                    f"write '{flag} ANOTHER -- COMMAND'"
+                )
+
+
+def refuse_another_s(flag: str, path: Path, ours: Callable[[Path], bool]) -> None:
+    """Raise BadSpec where there is something in ``path`` that is not ``ours``: it would be lost."""
+    # Only of a plain file is anything read: a pipe would wait for a writer.
+    if path.is_file() and path.stat().st_size > 0 and not ours(path):
+        raise BadSpec(
+            f"{flag} {path} is there, and is not what {flag} writes; nothing was started, "
+            "name another file, or move that one away"
+        )
+
+
+def is_recording(path: Path) -> bool:
+    """Whether it begins as what ``--record`` writes does."""
+    with suppress(OSError, ValueError, RecursionError), path.open("rb") as file:
+        header = json.loads(file.readline(_HEADER_BYTES))
+        return isinstance(header, dict) and header.get("joulewise") == "recording"
+    return False
+
+
+def _is_result(path: Path) -> bool:
+    with suppress(OSError, ValueError, RecursionError):
+        held = json.loads(path.read_bytes())
+        return isinstance(held, dict) and held.keys() >= _OURS
+    return False
+
+
+def _same(one: Path, other: Path) -> bool:
+    with suppress(OSError, RuntimeError):  # no name of a file, or a link to itself
+        return one.resolve() == other.resolve() or one.samefile(other)
+    return False
+
+
 class JsonFile:
-    """``--json FILE``, or stdout for ``-``. Made before the work, so that a bad name costs nothing."""
+    """``--json FILE``, or stdout for ``-``. Made before the work, so that a bad name costs nothing.
+
+    BadSpec where it cannot be written, or holds something else than such a result.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.path = None if name == STDOUT else Path(name)
         if self.path is not None:
             refuse_unwritable("--json", self.path)
+            refuse_another_s("--json", self.path, _is_result)
         elif sys.stdout is None:
             raise BadSpec("--json - means stdout, which is closed; nothing was started, name a file")
 

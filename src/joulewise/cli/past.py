@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from joulewise.cli import complain, outputs, say
+from joulewise.cli.past_store import StoreFlag, opened_store
 from joulewise.core.errors import BadSpec, NotKept
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from joulewise.store.views import Run
 
 _MOST = 20
-_ALL = "all"
 
 
 def history(
@@ -37,14 +37,15 @@ def history(
         str | None, typer.Argument(metavar="[RUN]", help="Tell this one, by the beginning of its name.")
     ] = None,
     learnt: Annotated[bool, typer.Option("--learnt", help="What was learnt, workload by workload.")] = False,
-    most: Annotated[int, typer.Option("-n", metavar="RUNS", help="At most so many, the latest.")] = _MOST,
+    most: Annotated[int, typer.Option("-n", metavar="RUNS", help="At most so many, the latest; 0 for all.")] = _MOST,
     report: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the report of RUN, too; 'joulewise report' has more.")
     ] = None,
     forget: Annotated[
         str | None, typer.Option(metavar="NAME", help="Forget a run, a workload's fingerprint, or 'all'.")
     ] = None,
-    journal: Annotated[Path | None, typer.Option(metavar="FILE", help="Look in this file, not the usual one.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="With --forget all: do not ask.")] = False,
+    database: StoreFlag = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, every number in full.")] = False,
 ) -> None:
     """List the runs: what each took, used and, if it was tuned, saved; or tell one of them.
@@ -57,23 +58,28 @@ def history(
       joulewise history --learnt
       joulewise history --forget 20260314-1015
     """
-    from joulewise.store import Database, Memory, SqliteStore, open_store, views
+    from joulewise.store import Memory, views
 
-    if journal is not None and not journal.is_file():
-        raise BadSpec(f"--journal {journal} is no file; name a joulewise.db")
+    if most < 0:
+        raise BadSpec(f"-n {most} is no number of runs; write -n {_MOST}, or -n 0 for all")
+    if forget is not None and (run is not None or learnt):
+        other = run if run is not None else "--learnt"
+        raise BadSpec(f"--forget {forget} goes without {other}: nothing was forgotten; name once what is to go")
     if report is not None and run is None:
         raise BadSpec("--report needs a RUN: 'joulewise history' names them")
-    store: Store = open_store() if journal is None else SqliteStore(Database(journal))
+    store, learnt_in = opened_store(database)
     tables = store.tables
     if forget is not None:
-        say(ctx, _forget(store, Memory(Database(journal)), forget))
+        from joulewise.cli import past_forget
+
+        past_forget.forget(ctx, store, Memory(learnt_in), forget, yes=yes)
         return
     if learnt:
         latest = {run.facts.get("fingerprint"): run for run in reversed(views.runs(tables)) if run.finished}
-        _tell_learnt(_known(Memory(Database(journal))), latest, store, as_json=as_json)
+        _tell_learnt(_known(Memory(learnt_in)), latest, store, as_json=as_json)
         return
     if run is None:
-        _tell_runs(views.runs(tables, most=max(1, most)), store, as_json=as_json)
+        _tell_runs(views.runs(tables, most=most or None), store, as_json=as_json)
         return
     name = views.named(tables, run)
     events = [event for _, event in store.journal(name).read()]
@@ -141,31 +147,6 @@ def _known(memory: Memory) -> list[Remembered]:
     if memory.trouble:
         complain(memory.trouble)
     return found
-
-
-def _forget(store: Store, memory: Memory, what: str) -> str:
-    """Forget it; what was forgotten, in words. BadSpec where nothing is called so."""
-    from joulewise.store import views
-
-    if what == _ALL:
-        runs = views.runs(store.tables)
-        for each in runs:
-            views.forget(store.tables, each.name)
-        known = memory.forget()
-        said = f"forgotten: {_counted(len(runs), 'run')} and what was learnt about {_counted(known, 'workload')}"
-    else:
-        gone = memory.forget(what)
-        if gone == 0 and memory.trouble is None:
-            name = views.named(store.tables, what)
-            return f"forgotten: run {name}, {_counted(views.forget(store.tables, name), 'event')}"
-        said = f"forgotten: workload {what}"
-    if memory.trouble:
-        raise NotKept(memory.trouble)
-    return said
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'s' if number != 1 else ''}"
 
 
 def _tell_runs(runs: Sequence[Run], store: Store, *, as_json: bool) -> None:
@@ -284,10 +265,12 @@ def _tell_learnt(known: Sequence[Remembered], latest: Mapping[Any, Run], store: 
         ]
         print(json.dumps(rows, allow_nan=False))
         return
+    from joulewise.cli.recur_views import counted
+
     if not known:
         print("nothing has been learnt yet; try 'joulewise run --tune -- COMMAND'")
     for each in known:
-        runs = _counted(each.runs, "run")
+        runs = counted(each.runs, "run")
         print(f"{each.fingerprint}  {each.gpu_name} {each.gpu_uuid[:12]}  {runs}, last {_when(each.at_s)}")
         run = latest.get(each.fingerprint)
         if run is not None:

@@ -51,6 +51,7 @@ def profile(
     if out.suffix.lower() != ".json":
         raise BadSpec(f"--out {out} is to be JSON, and would be read as CSV; name it {out.name}.json")
     schedule = out.with_suffix(".schedule.csv")
+    outputs.refuse_words_of(command, {"--out": out, "the schedule beside --out,": schedule})
     outputs.refuse_unwritable("--out", out)
     outputs.refuse_unwritable("the schedule beside --out,", schedule)
     with ExitStack() as stack:

@@ -143,6 +143,7 @@ def run(
         with a_shells_exit_code(command[0]):
             look_for(command[0])
         file = outputs.JsonFile(json) if json is not None else None
+        outputs.refuse_words_of(command, {"--json": file.path if file is not None else None})
         load_numpy()
         desk = stack.enter_context(opened_desk(job, database, server, token_file))
         desk.register(known)

@@ -25,6 +25,7 @@ OnFlag = Annotated[
     str | None, typer.Option("--on", metavar="GPU", help="On these GPUs, by a part of their name. Default: the last.")
 ]
 JsonFlag = Annotated[bool, typer.Option("--json", help="As JSON, every number in full.")]
+_MOST = 50
 
 
 def status(
@@ -54,7 +55,7 @@ def status(
 
 def history(
     job: JobName,
-    most: Annotated[int, typer.Option("-n", metavar="TRIALS", help="At most so many, the latest; 0 for all.")] = 50,
+    most: Annotated[int, typer.Option("-n", metavar="TRIALS", help="At most so many, the latest; 0 for all.")] = _MOST,
     database: DatabaseFlag = None,
     server: ServerFlag = None,
     token_file: TokenFlag = None,
@@ -64,6 +65,8 @@ def history(
 
     joulewise recur history nightly
     """
+    if most < 0:
+        raise BadSpec(f"-n {most} is no number of trials; write -n {_MOST}, or -n 0 for all")
     with _known(job, database, server, token_file) as (_, _, trials):
         from joulewise.cli import recur_views
     shown = trials[-most:] if most > 0 else trials

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from joulewise.cli import outputs, say
+from joulewise.cli.past_store import StoreFlag, opened_store
 from joulewise.core.errors import BadSpec
 
 if TYPE_CHECKING:
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from joulewise.report.kept_run import KeptRun
     from joulewise.report.worth import Carbon
     from joulewise.store import Store
-
-_STORE = "Where runs are kept: a file, or postgresql://… Default: the usual one."
 
 
 def report(
@@ -36,8 +35,10 @@ def report(
         Path | None,
         typer.Option("--out", "-o", metavar="FILE.html", help="The page. Default: joulewise-RUN.html here."),
     ] = None,
-    png: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A picture of power, clock and decisions: .png, .svg or .pdf.")
+    plot: Annotated[
+        Path | None,
+        # --png is what it was called before.
+        typer.Option("--plot", "--png", metavar="FILE", help="Draw power, clock and decisions: .svg, .png or .pdf."),
     ] = None,
     compare: Annotated[
         tuple[str, str] | None, typer.Option(metavar="A B", help="How run B differs from run A.", show_default=False)
@@ -46,14 +47,14 @@ def report(
         float | None, typer.Option(metavar="G", help="Grams of CO2e a kWh emits where it ran; none is assumed.")
     ] = None,
     carbon_source: Annotated[str | None, typer.Option(metavar="WORDS", help="Where that figure is from.")] = None,
-    database: Annotated[str | None, typer.Option(metavar="FILE|URL", help=_STORE)] = None,
+    database: StoreFlag = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="To stdout, every number in full; no page unless --out.")
     ] = False,
 ) -> None:
     """Write the report of a run, or of how two runs differ.
 
-      joulewise report --out run.html --png run.png
+      joulewise report --out run.html --plot run.png
       joulewise report 20260314-1015 --carbon-g-per-kwh 380 --carbon-source ENTSO-E
       joulewise report --compare 20260313-0900 20260314-1015
 
@@ -62,36 +63,35 @@ def report(
     tuned have one, too; they claim nothing.
     """
     from joulewise.report.worth import Carbon
-    from joulewise.store import open_store
 
     if run is not None and compare is not None:
         three = f"{run} and --compare {' '.join(compare)}"
         raise BadSpec(f"{three} are three runs; name one RUN, or two with --compare A B")
     if carbon_source is not None and carbon_g_per_kwh is None:
         raise BadSpec("--carbon-source says where a figure is from, and there is none; add --carbon-g-per-kwh G")
-    _refuse_files(out, png)
+    _refuse_files(out, plot)
     carbon = None if carbon_g_per_kwh is None else Carbon(carbon_g_per_kwh, carbon_source)
-    with closing(open_store(database)) as store:
+    with closing(opened_store(database)[0]) as store:
         if compare is not None:
-            if png is not None or carbon is not None:
-                raise BadSpec("--compare has no --png and no --carbon-g-per-kwh; ask for the report of each run")
-            _compare(ctx, *(_kept(store, each) for each in compare), out=out, as_json=as_json)
+            if plot is not None:
+                raise BadSpec("--compare has no --plot; ask for the report of each run")
+            _compare(ctx, *(_kept(store, each) for each in compare), carbon=carbon, out=out, as_json=as_json)
         else:
             kept = _kept(store, run if run is not None else _last(store))
-            _one(ctx, store, kept, carbon, out, png, as_json=as_json)
+            _one(ctx, store, kept, carbon, out, plot, as_json=as_json)
 
 
-def _refuse_files(out: Path | None, png: Path | None) -> None:
+def _refuse_files(out: Path | None, plot: Path | None) -> None:
     """BadSpec or MissingPart for files that could not be written; before anything is read."""
     if out is not None:
         outputs.refuse_no_html("--out", out)
         outputs.refuse_unwritable("--out", out)
-    if png is not None:
-        from joulewise.report import plot
+    if plot is not None:
+        from joulewise.report.plot import check
 
-        plot.check(png, "--png")
-        outputs.refuse_unwritable("--png", png)
-    outputs.refuse_one_for_two({"--out": out, "--png": png})
+        check(plot, "--plot")
+        outputs.refuse_unwritable("--plot", plot)
+    outputs.refuse_one_for_two({"--out": out, "--plot": plot})
 
 
 def _last(store: Store) -> str:
@@ -129,25 +129,25 @@ def _one(
     kept: KeptRun,
     carbon: Carbon | None,
     out: Path | None,
-    png: Path | None,
+    plot: Path | None,
     *,
     as_json: bool,
 ) -> None:
     from joulewise.report.beside import Beside
 
     summary, beyond = kept.summary, kept.beyond(store)
-    if out is None and png is None and not as_json:
+    if out is None and plot is None and not as_json:
         out = Path(f"joulewise-{re.sub(r'[^A-Za-z0-9._-]', '_', summary.name)[:100]}.html")
         outputs.refuse_unwritable("--out", out)
     if out is not None:
         _write(out, kept.page(beyond, carbon))
-    if png is not None:
-        _draw(png, kept, beyond, max(1, len(summary.gpus)))
+    if plot is not None:
+        _draw(plot, kept, beyond, max(1, len(summary.gpus)))
     if as_json:
         print(json.dumps(_plain(kept, Beside(kept.measured, carbon)), allow_nan=False))
     else:
         print(f"{summary.name}: {summary.headline}")
-    for path, what in ((out, "report"), (png, "picture")):
+    for path, what in ((out, "report"), (plot, "picture")):
         if path is not None:
             say(ctx, f"the {what} is {path}")
 
@@ -161,16 +161,16 @@ def _write(out: Path, made: str) -> None:
         ) from None
 
 
-def _draw(png: Path, kept: KeptRun, beyond: Beyond, gpus: int) -> None:
+def _draw(plot: Path, kept: KeptRun, beyond: Beyond, gpus: int) -> None:
     from joulewise.report import run_plot
 
     summary = kept.summary
     where = f"{summary.command}  ({', '.join(dict.fromkeys(summary.gpus))}{', virtual' if summary.virtual else ''})"
     try:
-        run_plot.draw(png, kept.story, beyond, title=summary.headline, subtitle=where, gpus=gpus)
+        run_plot.draw(plot, kept.story, beyond, title=summary.headline, subtitle=where, gpus=gpus)
     except OSError as error:
         raise BadSpec(
-            f"--png {png} cannot be written: {(error.strerror or str(error)).lower()}; name another"
+            f"--plot {plot} cannot be written: {(error.strerror or str(error)).lower()}; name another"
         ) from None
 
 
@@ -203,13 +203,15 @@ def _plain(kept: KeptRun, beside: Beside) -> dict[str, Any]:
     }
 
 
-def _compare(ctx: typer.Context, a: KeptRun, b: KeptRun, *, out: Path | None, as_json: bool) -> None:
+def _compare(
+    ctx: typer.Context, a: KeptRun, b: KeptRun, *, carbon: Carbon | None, out: Path | None, as_json: bool
+) -> None:
     from joulewise.report import compare_page
     from joulewise.report.compare import Side, compare
 
     if a.summary.name == b.summary.name:
         raise BadSpec(f"--compare names run {a.summary.name} twice; name another beside it")
-    found = compare(*(Side.of(each.summary, each.story, each.measured) for each in (a, b)))
+    found = compare(*(Side.of(each.summary, each.story, each.measured) for each in (a, b)), carbon=carbon)
     if out is not None:
         _write(out, compare_page.page(found))
         say(ctx, f"the comparison is {out}")

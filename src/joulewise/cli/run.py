@@ -57,12 +57,19 @@ class Outputs:
     report: Path | None = None
 
     @classmethod
-    def checked(cls, json: str | None, record: Path | None, plot: Path | None, report: Path | None) -> Outputs:
-        """BadSpec or MissingPart when one of them could not be written later, or two are one file."""
+    def checked(
+        cls, command: list[str], json: str | None, record: Path | None, plot: Path | None, report: Path | None
+    ) -> Outputs:
+        """BadSpec or MissingPart when one of them could not be written later, two are one file, or one is a word of
+        ``command`` or holds something that is not ours. A picture or a page that is there makes way."""
+        at = Path(json) if json is not None and json != outputs.STDOUT else None
+        named = {"--json": at, "--record": record, "--plot": plot, "--report": report}
+        outputs.refuse_words_of(command, named)
         if record is not None:
             if str(record) == outputs.STDOUT:
                 raise BadSpec("--record - is no file: stdout is the command's; name a file for the recording")
             outputs.refuse_unwritable("--record", record)
+            outputs.refuse_another_s("--record", record, outputs.is_recording)
         if plot is not None:
             from joulewise.report.plot import check
 
@@ -72,7 +79,6 @@ class Outputs:
             outputs.refuse_no_html("--report", report)
             outputs.refuse_unwritable("--report", report)
         file = outputs.JsonFile(json) if json is not None else None
-        named = {"--json": file.path if file else None, "--record": record, "--plot": plot, "--report": report}
         outputs.refuse_one_for_two(named)
         return cls(file, record, plot, report)
 
@@ -175,7 +181,7 @@ def run(
         # An old recording makes way only for a new one, so the command is looked for before anything is opened.
         with a_shells_exit_code(command[0]):
             look_for(command[0])
-        files = Outputs.checked(json, record, plot, report)
+        files = Outputs.checked(command, json, record, plot, report)
         load_numpy()
         found = _open_gpus(ctx, stack, gpu, speed)
         if not found.gpus and not wanted and aim is None:  # what was to be tuned runs untuned: the result says why

@@ -17,18 +17,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from joulewise.cli import FAILED
+from joulewise.cli.past_store import StoreFlag, opened_store
 from joulewise.core.errors import BadSpec
 from joulewise.core.event import Began, Event
 
 if TYPE_CHECKING:
     from joulewise.report.story import Story
 
-_DATABASE = "Look in this file instead of the usual one."
-
 
 def verify(
     report: Annotated[str, typer.Argument(metavar="REPORT", help="A report (HTML), or a run as 'history' names it.")],
-    journal: Annotated[Path | None, typer.Option(metavar="FILE", help=_DATABASE)] = None,
+    database: StoreFlag = None,
     as_json: Annotated[bool, typer.Option("--json", help="The answer as one JSON object.")] = False,
 ) -> None:
     """Recompute a report's saving from the journal of its run.
@@ -39,19 +38,17 @@ def verify(
     Exit code: 0 if the journal bears it out; 1 with every discrepancy if it
     does not; 2 if there is no such report or journal.
     """
-    from joulewise.store import Database, SqliteStore, open_store, views
+    from joulewise.store import views
 
     page = _read(Path(report)) if Path(report).suffix.lower() in (".html", ".htm") or Path(report).is_file() else None
-    if journal is not None and not journal.is_file():
-        raise BadSpec(f"--journal {journal} is no file; name a joulewise.db")
-    store = open_store() if journal is None else SqliteStore(Database(journal))
+    store, _ = opened_store(database)
     told = _carried(page, report) if page is not None else None
     if told is not None:
         _refuse_without_proof(told, report)
     try:
         name = views.named(store.tables, str(told["run"]) if told else report)
     except BadSpec as error:
-        raise BadSpec(f"{error}; a journal kept elsewhere is named with --journal FILE") from None
+        raise BadSpec(f"{error}; a journal kept elsewhere is named with --database FILE or URL") from None
     events = [event for _, event in store.journal(name).read()]
     if not events:
         raise BadSpec(f"run {name} has no events in {store.name}; there is nothing to verify")

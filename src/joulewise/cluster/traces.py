@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TextIO, TypeVar
 
 from joulewise.core.errors import BadSpec
+from joulewise.core.words import first_of, short
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,9 @@ class _Row:
         try:
             return convert(text)
         except ValueError as error:
-            raise self.bad(name, f"is {text!r}, which is not {wanted}; correct it or take the line out") from error
+            raise self.bad(
+                name, f"is {short(text)!r}, which is not {wanted}; correct it or take the line out"
+            ) from error
 
     def need(self, name: str, value: _Value | None) -> _Value:
         """A value that every job must have."""
@@ -145,7 +148,7 @@ def _format(path: Path, header: list[str]) -> Mapping[str, str]:
     lacks, columns = min(missing, key=lambda pair: (-len(set(pair[1].values()) & set(header)), len(pair[0])))
     needed = " and ".join(repr(name) for name in lacks)
     raise BadSpec(
-        f"{path}, line 1: there is no column {needed}; the columns are {', '.join(header) or 'none'}; "
+        f"{path}, line 1: there is no column {needed}; the columns are {first_of(header)}; "
         f"add it, or use the columns {', '.join(OWN)}"
     )
 
@@ -224,11 +227,11 @@ def _refuse_mixed_and_repeated(jobs: list[tuple[TraceJob, _Row]]) -> None:
             if row.text(name) is not None and _dated(row, name) != _dated(jobs[0][1]):
                 raise row.bad(name, "mixes dates and seconds; use one of them in the whole file")
         if job.name in seen:
-            raise row.bad("name", f"is {job.name!r}, as in line {seen[job.name]}; give every job its own name")
+            raise row.bad("name", f"is {short(job.name)!r}, as in line {seen[job.name]}; give every job its own name")
         seen[job.name] = row.line
 
 
 def _of_whom(tenant: str | None, tenants: Iterable[str]) -> str:
     if tenant is None:
         return " below its header; add one line a job"
-    return f" of tenant {tenant!r}; there are {', '.join(sorted(set(tenants))) or 'none'}"
+    return f" of tenant {tenant!r}; there are {first_of(sorted(set(tenants)))}"

@@ -3,7 +3,8 @@ anything.
 
 Pure. Differences are B − A and B / A − 1, ± half of a 95 % interval. On the same cards the sensors' own errors cancel
 in a ratio; on others they do not, and count. One run each says nothing of how much runs differ by themselves, so that
-is said, too. Not the proof of a saving: that is made within one run (``report.claim``).
+is said, too; a run's time is known to the millisecond, so that whether it differs by more than chance cannot be told at
+all. Not the proof of a saving: that is made within one run (``report.claim``).
 """
 
 from __future__ import annotations
@@ -18,16 +19,23 @@ from joulewise.report.beside import number
 from joulewise.report.claim import STANDARD_ERRORS
 from joulewise.report.run_summary import RunSummary, State
 from joulewise.report.story import Story
+from joulewise.report.worth import Amount, Carbon, carbon_lines
+from joulewise.tune.counterfactual import student_t
 
+_ENERGY = "energy of the run"
+_SAME_WORK = 0.02  # runs of the same number of steps differ by what no block holds: warming up, pauses
 _ONE_EACH = "one run each: how much two runs of the same command differ by themselves is not in ±"
 
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """A value with one standard error of its own, and the sensor's relative one apart (0 for times)."""
+    """A value with one standard error of its own, and the sensor's relative one apart (0 for times).
+
+    ``error`` is None where it is not known; of few blocks it is as much larger as Student's t is than the normal's.
+    """
 
     value: float
-    error: float
+    error: float | None
     gain: float = 0.0
 
 
@@ -70,19 +78,19 @@ class Difference:
     name: str
     unit: str
     a: float
-    a_half: float
+    a_half: float | None
     b: float
-    b_half: float
+    b_half: float | None
     change: float
-    change_half: float
+    change_half: float | None
     ratio: float | None
     """B / A − 1; None where A is 0."""
     ratio_half: float | None
 
     @property
-    def told(self) -> bool:
-        """Whether it can be told from nothing, as far as ± goes."""
-        return abs(self.change) > self.change_half
+    def told(self) -> bool | None:
+        """Whether it can be told from nothing, as far as ± goes; None where there is no ± to go by."""
+        return abs(self.change) > self.change_half if self.change_half else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +103,7 @@ class Comparison:
     warnings: tuple[str, ...]
     """Why they are not alike, a sentence each."""
     remarks: tuple[str, ...]
+    carbon: Carbon | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -105,14 +114,15 @@ class Comparison:
             "warnings": list(self.warnings),
             "remarks": list(self.remarks),
             "differences": [{**asdict(each), "told": each.told} for each in self.differences],
+            "carbon": None if self.carbon is None else self.carbon.to_json(),
         }
 
 
-def compare(a: Side, b: Side) -> Comparison:
-    """B against A."""
+def compare(a: Side, b: Side, *, carbon: Carbon | None = None) -> Comparison:
+    """B against A; also in CO2e where ``carbon`` says what a kilowatt hour emits."""
     same_cards = bool(a.uuids) and a.uuids == b.uuids
     pairs = (
-        ("energy of the run", "J", a.energy_j, b.energy_j),
+        (_ENERGY, "J", a.energy_j, b.energy_j),
         ("time of the run", "s", a.duration_s, b.duration_s),
         ("energy a step", "J", a.step_j, b.step_j),
         ("time a step", "s", a.step_s, b.step_s),
@@ -122,30 +132,48 @@ def compare(a: Side, b: Side) -> Comparison:
         for name, unit, one, other in pairs
         if one is not None and other is not None
     ]
-    return Comparison(a, b, tuple(found), tuple(_warnings(a, b)), tuple(_remarks(a, b, same_cards=same_cards)))
+    remarks = list(_remarks(a, b, same_cards=same_cards))
+    if carbon is not None:
+        found += [_emitted(each, carbon) for each in found if each.name == _ENERGY]
+        remarks += carbon_lines(carbon, None, None)
+    return Comparison(a, b, tuple(found), tuple(_warnings(a, b)), tuple(remarks), carbon)
+
+
+def _emitted(energy: Difference, carbon: Carbon) -> Difference:
+    """The same in grams of CO2e: one factor for both, so that the ratio stays."""
+    amounts = ((energy.a, energy.a_half), (energy.b, energy.b_half), (energy.change, energy.change_half))
+    a, b, change = (carbon.of(Amount(value, half or 0.0)) for value, half in amounts)
+    grams = (a.value, a.half, b.value, b.half, change.value, change.half)
+    return Difference("CO2e of the run", "g", *grams, energy.ratio, energy.ratio_half)
+
+
+def _half(*errors: float | None) -> float | None:
+    """Half of a 95 % interval by independent standard errors; None where one of them is not known."""
+    known = [error for error in errors if error is not None]
+    return STANDARD_ERRORS * math.hypot(*known) if len(known) == len(errors) else None
 
 
 def _difference(name: str, unit: str, a: Quantity, b: Quantity, *, same_cards: bool) -> Difference:
-    half = STANDARD_ERRORS
     change = b.value - a.value
     # One card errs alike in both runs: its gain scales the difference, not each of the two.
     gain = max(a.gain, b.gain) * change if same_cards else math.hypot(a.gain * a.value, b.gain * b.value)
-    ratio = ratio_error = None
+    ratio = ratio_half = None
     if a.value > 0:
         ratio = b.value / a.value
-        own = math.hypot(a.error / a.value, b.error / b.value) if b.value > 0 else a.error / a.value
-        ratio_error = half * ratio * (own if same_cards else math.hypot(own, a.gain, b.gain))
+        own = [each.error / each.value if each.error is not None else None for each in (a, b) if each.value > 0]
+        relative = _half(*own, *(() if same_cards else (a.gain, b.gain)))
+        ratio_half = None if relative is None else ratio * relative
     return Difference(
         name,
         unit,
         a.value,
-        half * math.hypot(a.error, a.gain * a.value),
+        _half(a.error, a.gain * a.value),
         b.value,
-        half * math.hypot(b.error, b.gain * b.value),
+        _half(b.error, b.gain * b.value),
         change,
-        half * math.hypot(a.error, b.error, gain),
+        _half(a.error, b.error, gain),
         None if ratio is None else ratio - 1,
-        ratio_error,
+        ratio_half,
     )
 
 
@@ -166,19 +194,22 @@ def _warnings(a: Side, b: Side) -> Iterable[str]:
             yield f"{side.name} was killed: it did not come to its end"
         elif side.exit_code:
             yield f"{side.name} ended with exit code {side.exit_code}: it may not have done the same work"
+    if a.steps and b.steps and abs(a.steps / b.steps - 1) > _SAME_WORK:
+        yield f"other work: {a.steps:g} steps were measured of one and {b.steps:g} of the other; compare by step"
 
 
 def _remarks(a: Side, b: Side, *, same_cards: bool) -> Iterable[str]:
     yield _ONE_EACH
     if not same_cards and sorted(a.summary.gpus) == sorted(b.summary.gpus):
         yield "other cards of the same model, or not known which: cards differ by some percent, sensors too"
-    if a.steps and b.steps and abs(a.steps / b.steps - 1) > 0.02:
-        yield f"{a.steps:g} steps were measured of one and {b.steps:g} of the other: compare by step"
     for side in (a, b):
         if side.energy_j is None:
             yield f"no energy of all of {side.summary.name} was measured"
     if a.step_j is None or b.step_j is None:
-        yield "steps of both are not known, so nothing is said of a step"
+        yield "steps of both are not known, so nothing is said of a step; 'joulewise run --tune' counts them"
+    for side in (a, b):
+        if side.step_j is not None and side.step_j.error is None:
+            yield f"of {side.summary.name} one block of steps was measured: how much they scatter is not known"
     if a.summary.tuned != b.summary.tuned:
         yield "one was tuned and the other was not"
 
@@ -186,32 +217,37 @@ def _remarks(a: Side, b: Side, *, same_cards: bool) -> Iterable[str]:
 def _steps(story: Story, gain: float) -> tuple[float | None, Quantity | None, Quantity | None]:
     """Steps, joules and seconds a step over all blocks, whatever was set; Nones where no block knows steps.
 
-    Errors are of the blocks' spread, which tried settings widen, and of each measurement.
+    Errors are of the blocks' spread, which tried settings widen, and of each measurement; not known of a single block.
     """
     blocks = [each.block for each in story.seen]
     if not blocks or any(block.rung is not Rung.STEPS for block in blocks):
         return None, None, None
     work = sum(block.work for block in blocks)
     weights = [block.work / work for block in blocks]
-    energy_j = [block.energy_j / block.work for block in blocks]
-    time_s = [block.duration_s / block.work for block in blocks]
-    measured_j = math.hypot(*(block.energy_error_j for block in blocks)) / work
-    measured_s = math.hypot(*(block.time_error * block.duration_s for block in blocks)) / work
-    joules, seconds = (_mean(values, weights) for values in (energy_j, time_s))
-    return (
-        work,
-        Quantity(joules[0], math.hypot(joules[1], measured_j), gain),
-        Quantity(seconds[0], math.hypot(seconds[1], measured_s)),
+    joules = _mean(
+        [block.energy_j / block.work for block in blocks],
+        weights,
+        math.hypot(*(block.energy_error_j for block in blocks)) / work,
     )
+    seconds = _mean(
+        [block.duration_s / block.work for block in blocks],
+        weights,
+        math.hypot(*(block.time_error * block.duration_s for block in blocks)) / work,
+    )
+    return work, Quantity(*joules, gain), Quantity(*seconds)
 
 
-def _mean(values: list[float], weights: list[float]) -> tuple[float, float]:
-    """Weighted mean and its standard error by the values' spread."""
+def _mean(values: list[float], weights: list[float], measured: float) -> tuple[float, float | None]:
+    """Weighted mean, and its error: by the values' spread, with Student's t for as many values of equal weight as would
+    tell as much, 1 / Σw² (Kish), and by ``measured``, that of the measurements. None where one value is all there is.
+    """
     mean = sum(value * weight for value, weight in zip(values, weights, strict=True))
-    if len(values) < 2:
-        return mean, 0.0
+    freedom = 1 / sum(weight**2 for weight in weights) - 1
+    if freedom < 1e-6:
+        return mean, None
     spread = sum(weight * (value - mean) ** 2 for value, weight in zip(values, weights, strict=True))
-    return mean, math.sqrt(spread / (len(values) - 1))
+    few = student_t(freedom) / STANDARD_ERRORS
+    return mean, math.hypot(few * math.sqrt(spread / freedom), measured)
 
 
 def _uuids(facts: Mapping[str, Any], measured: Mapping[str, Any] | None) -> tuple[str, ...]:

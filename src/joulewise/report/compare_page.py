@@ -9,6 +9,7 @@ from joulewise.core.units import format_duration, format_energy
 from joulewise.report.claim import INTERVAL, percent
 from joulewise.report.compare import Comparison, Difference, Side
 from joulewise.report.style import STYLE
+from joulewise.report.worth import Amount, grams
 
 
 def headline(found: Comparison) -> str:
@@ -93,12 +94,12 @@ def _cells(each: Difference) -> tuple[str, str, str, str, str]:
         _amount(each.a, each.a_half, each.unit),
         _amount(each.b, each.b_half, each.unit),
         sign + _amount(abs(each.change), each.change_half, each.unit),
-        "the same" if each.change == 0 else ratio + ("" if each.told else " (cannot be told from nothing)"),
+        "the same" if each.change == 0 else ratio + (" (cannot be told from nothing)" if each.told is False else ""),
     )
 
 
 def _percent(each: Difference) -> str:
-    """B against A; times of whole runs are known to the millisecond, so that no ± is said of them."""
+    """B against A; without ± where there is none, as of the times of whole runs, known to the millisecond."""
     if each.ratio is None:
         return ""
     if not each.ratio_half:
@@ -106,10 +107,12 @@ def _percent(each: Difference) -> str:
     return percent(each.ratio, each.ratio_half, sign=True)
 
 
-def _amount(value: float, half: float, unit: str) -> str:
+def _amount(value: float, half: float | None, unit: str) -> str:
     if unit == "J":
         return format_energy(value, half)
-    if half <= 0:
+    if unit == "g":
+        return grams(Amount(value, half or 0.0))
+    if not half:
         return format_duration(value)
     decimals = min(6, max(0, 1 - math.floor(math.log10(half))))
     return f"{value:,.{decimals}f} ± {half:,.{decimals}f} {unit}"

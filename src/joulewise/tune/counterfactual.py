@@ -91,7 +91,7 @@ class Account:
     def half(self) -> float:
         """Half the 95 % interval of ``without``; degrees of freedom by Welch and Satterthwaite."""
         shared = sum(part**2 / freedom for part, freedom in self.parts.values())
-        return _WIDER * _t(self.error**4 / shared if shared > 0 else math.inf) * self.error
+        return _WIDER * student_t(self.error**4 / shared if shared > 0 else math.inf) * self.error
 
     def change(self) -> Change:
         """Relative change with its interval on the logarithmic scale, where it is symmetric."""
@@ -175,7 +175,7 @@ def _error(block: Block, which: str) -> float:
     return math.hypot(block.time_error, block.power_error) if which == "energy" else block.time_error
 
 
-def _t(freedom: float) -> float:
+def student_t(freedom: float) -> float:
     """97.5 % quantile of Student's t, linear in 1/freedom between a table's rows (within 0.5 %)."""
     inverse = 1 / max(freedom, 1.0)
     for (few, wide), (more, narrow) in itertools.pairwise(_T):

@@ -1,0 +1,39 @@
+"""``--database FILE|URL`` of verbs that look at runs that were kept: which store, and where what was learnt stands."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from joulewise.core.errors import BadSpec
+
+if TYPE_CHECKING:
+    from joulewise.store import Database, Store
+
+StoreFlag = Annotated[
+    str | None,
+    typer.Option(
+        "--database",
+        "--journal",  # as it was called when a store was always a file
+        metavar="FILE|URL",
+        help="Where runs are kept: a file, or postgresql://… Default: the usual one.",
+    ),
+]
+
+
+def opened_store(database: str | None) -> tuple[Store, Database]:
+    """The store that is named, else the usual one; and the file in which stands what was learnt: the one that is named,
+    else the user's own, whatever keeps the runs.
+
+    BadSpec where it is a file that is not there: one who looks makes none. Nothing is read yet.
+    """
+    from joulewise.store import Database, open_store
+
+    store = open_store(database)
+    file = store.tables
+    if database is None or not isinstance(file, Database):
+        return store, Database()
+    if not file.path.is_file():
+        raise BadSpec(f"--database {database} is no file; name a joulewise.db, or a server: postgresql://HOST/NAME")
+    return store, file
