@@ -11,10 +11,10 @@ from joulewise.cli.cluster_plot import families, labels
 from joulewise.cli.cluster_scene import Result, Scene
 from joulewise.cli.cluster_table import columns, duration, energy_columns, headline, kwh
 from joulewise.core.units import format_duration, kwh_from_joules, si_prefix
+from joulewise.report import frame
 from joulewise.report.chart import Chart, span, ticks, time_unit
 from joulewise.report.plan_colours import hue
 from joulewise.report.plot import HUES
-from joulewise.report.style import STYLE
 
 _WIDTH, _NAME, _ROW = 860.0, 96.0, 11.0
 _MOST_LANES = 80
@@ -35,27 +35,14 @@ def page(scene: Scene, results: Sequence[Result], found: Sequence[Figures]) -> s
     """The whole file."""
     sections = [
         f'<header><h1>{escape(headline(found))}</h1><p class="small">{escape(scene.about())}</p></header>',
-        _section("Policies", _table(columns(found)) + _table(energy_columns(found))),
-        _section("Mean completion time against energy: left and below is better", _trade(found)),
-        _section("GPUs in use", _over_time(scene, results, "gpus") + _key(results)),
-        _section("Power of the whole cluster", _over_time(scene, results, "watts") + _key(results)),
-        *(
-            _section(f"Who ran when: {escape(result.policy.name)}", _gantt(scene, result, results))
-            for result in results
-        ),
-        _section("Assumed", "".join(f"<p>{escape(each)}</p>" for each in scene.assumptions())),
+        frame.section("Policies", _table(columns(found)) + _table(energy_columns(found))),
+        frame.section("Mean completion time against energy: left and below is better", _trade(found)),
+        frame.section("GPUs in use", _over_time(scene, results, "gpus") + _key(results)),
+        frame.section("Power of the whole cluster", _over_time(scene, results, "watts") + _key(results)),
+        *(frame.section(f"Who ran when: {result.policy.name}", _gantt(scene, result, results)) for result in results),
+        frame.section("Assumed", "".join(f"<p>{escape(each)}</p>" for each in scene.assumptions())),
     ]
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(headline(found))}</title>\n<style>{STYLE}{_OWN}</style>\n</head>\n<body>\n<main>\n"
-        + "\n".join(filter(None, sections))
-        + "\n</main>\n</body>\n</html>\n"
-    )
-
-
-def _section(title: str, body: str) -> str:
-    return f"<section><h2>{title}</h2>{body}</section>" if body else ""
+    return frame.page(headline(found), sections, style=_OWN)
 
 
 def _table(shown: Sequence[tuple[str, list[str]]]) -> str:

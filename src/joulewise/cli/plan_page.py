@@ -8,10 +8,10 @@ from joulewise.cli.plan_views import shown_points
 from joulewise.core.units import format_energy, format_percent, si_prefix
 from joulewise.plan.execution import launches
 from joulewise.plan.plan import Plan, PlanPoint
+from joulewise.report import frame
 from joulewise.report.chart import Chart, span, ticks
 from joulewise.report.plan_colours import Scale, hue
 from joulewise.report.plan_words import about, as_fast, headline, power, time
-from joulewise.report.style import STYLE
 
 _WIDTH, _NAME, _ROW = 860.0, 52.0, 17.0
 _GAPS = 600
@@ -30,28 +30,18 @@ def page(plan: Plan, point: PlanPoint) -> str:
     end_s = max(plan.baseline.time_s, point.time_s)
     sections = [
         _head(plan, point),
-        _section(f"Nothing set: {_words(plan.baseline)}", _pipeline(plan, plan.baseline, scale, end_s)),
-        _section(f"Planned: {_words(point)}", _pipeline(plan, point, scale, end_s) + _key(scale)),
-        _section("Every iteration time", _frontier(plan, point)),
-        _section("Points", _table(plan)),
-        _section("Assumed", "".join(f"<p>{escape(each)}</p>" for each in plan.assumptions)),
+        frame.section(f"Nothing set: {_words(plan.baseline)}", _pipeline(plan, plan.baseline, scale, end_s)),
+        frame.section(f"Planned: {_words(point)}", _pipeline(plan, point, scale, end_s) + _key(scale)),
+        frame.section("Every iteration time", _frontier(plan, point)),
+        frame.section("Points", _table(plan)),
+        frame.section("Assumed", "".join(f"<p>{escape(each)}</p>" for each in plan.assumptions)),
     ]
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(headline(plan))}</title>\n<style>{STYLE}{_OWN}</style>\n</head>\n<body>\n<main>\n"
-        + "\n".join(filter(None, sections))
-        + "\n</main>\n</body>\n</html>\n"
-    )
+    return frame.page(headline(plan), sections, style=_OWN)
 
 
 def _head(plan: Plan, point: PlanPoint) -> str:
     said = f'<h1>{escape(headline(plan))}</h1><p class="small">{escape(about(plan))}</p>'
     return f"<header>{said}{_tiles(plan, point)}</header>"
-
-
-def _section(title: str, body: str) -> str:
-    return f"<section><h2>{escape(title)}</h2>{body}</section>" if body else ""
 
 
 def _tiles(plan: Plan, point: PlanPoint) -> str:

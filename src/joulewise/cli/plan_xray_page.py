@@ -23,9 +23,9 @@ from joulewise.cli.plan_xray_views import (
 from joulewise.plan.xray import PLANS, Findings
 from joulewise.plan.xray_piece import RUN
 from joulewise.plan.xray_where import Bar
+from joulewise.report import frame
 from joulewise.report.chart import ticks
 from joulewise.report.plan_colours import hue
-from joulewise.report.style import STYLE
 
 _WIDTH, _NAME, _ROW = 860.0, 52.0, 26.0
 _MOST_LANES = 16
@@ -38,26 +38,16 @@ def page(found: Findings) -> str:
     said = f'<h1>{escape(headline(found))}</h1><p class="small">{escape(about(found))}</p>'
     sections = [
         f'<header>{said}<div class="tiles">{tiles}</div></header>',
-        _section("A step as it ran", _timeline(found, by_clock=False) + _kinds_key(found)),
-        _section(
+        frame.section("A step as it ran", _timeline(found, by_clock=False) + _kinds_key(found)),
+        frame.section(
             f"The clock each could have at {share(found.where_slowdown)} slowdown",
             _timeline(found, by_clock=True) + _clock_key(),
         ),
-        _section("What could be saved", _savings(found)),
-        _section("Where", f"<p>{escape(waits(found))}</p>" + _where(found)),
-        _section("Assumed", "<ul>" + "".join(f"<li>{escape(each)}</li>" for each in assumptions(found)) + "</ul>"),
+        frame.section("What could be saved", _savings(found)),
+        frame.section("Where", f"<p>{escape(waits(found))}</p>" + _where(found)),
+        frame.section("Assumed", "<ul>" + "".join(f"<li>{escape(each)}</li>" for each in assumptions(found)) + "</ul>"),
     ]
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(headline(found))}</title>\n<style>{STYLE}{_OWN}</style>\n</head>\n<body>\n<main>\n"
-        + "\n".join(sections)
-        + "\n</main>\n</body>\n</html>\n"
-    )
-
-
-def _section(title: str, body: str) -> str:
-    return f"<section><h2>{escape(title)}</h2>{body}</section>"
+    return frame.page(headline(found), sections, style=_OWN)
 
 
 def _timeline(found: Findings, *, by_clock: bool) -> str:

@@ -12,13 +12,13 @@ from joulewise.cluster.scheduler_status import JobStatus, Status
 from joulewise.core.errors import BadSpec
 from joulewise.core.units import format_duration, format_si, kwh_from_joules, si_prefix
 from joulewise.model import catalog
+from joulewise.report import frame
 from joulewise.report.chart import Chart, time_unit
 from joulewise.report.cluster_facts import Story, caps
 from joulewise.report.cluster_news import dated
 from joulewise.report.cluster_tables import COLOURS, jobs, names, proofs
 from joulewise.report.cluster_words import conclusions, cut_words, headline, known, tiles
 from joulewise.report.plot import HUES
-from joulewise.report.style import STYLE
 
 _MOST_POINTS = 1500
 _COLOURS = HUES[:COLOURS]
@@ -43,23 +43,17 @@ def page(story: Story) -> str:
     sections = [
         f'<header><h1>{escape(title)}</h1><p class="small">{escape(_about(story))}</p></header>',
         _tiles(story),
-        _section("Power of the whole cluster, and its cap", _power(story)),
-        _section("GPUs of each job", _of_jobs(story, lambda job: float(job.gpus), "GPUs") + _key(story)),
-        _section("SM clock that each job is limited to", _clocks(story) + _key(story)),
-        _section("What scarce things cost", _prices(story)),
-        _section("Jobs", jobs(story)),
-        _section("Promised and measured", proofs(story)),
-        _section("What to conclude", _list(conclusions(story))),
-        _section("What happened", _news(story)),
-        _section("What is measured here, and what is believed", _list(known(story))),
+        frame.section("Power of the whole cluster, and its cap", _power(story)),
+        frame.section("GPUs of each job", _of_jobs(story, lambda job: float(job.gpus), "GPUs") + _key(story)),
+        frame.section("SM clock that each job is limited to", _clocks(story) + _key(story)),
+        frame.section("What scarce things cost", _prices(story)),
+        frame.section("Jobs", jobs(story)),
+        frame.section("Promised and measured", proofs(story)),
+        frame.section("What to conclude", _list(conclusions(story))),
+        frame.section("What happened", _news(story)),
+        frame.section("What is measured here, and what is believed", _list(known(story))),
     ]
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{STYLE}{_OWN}</style>\n</head>\n<body>\n<main>\n"
-        + "\n".join(filter(None, sections))
-        + "\n</main>\n</body>\n</html>\n"
-    )
+    return frame.page(title, sections, style=_OWN)
 
 
 def _tiles(story: Story) -> str:
@@ -67,10 +61,6 @@ def _tiles(story: Story) -> str:
         f'<div class="tile"><b>{escape(value)}</b><span>{escape(about)}</span></div>' for value, about in tiles(story)
     )
     return f'<div class="tiles">{"".join(shown)}</div>'
-
-
-def _section(title: str, body: str) -> str:
-    return f"<section><h2>{escape(title)}</h2>{body}</section>" if body else ""
 
 
 def _about(story: Story) -> str:

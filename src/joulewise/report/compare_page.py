@@ -6,9 +6,9 @@ import math
 from html import escape
 
 from joulewise.core.units import format_duration, format_energy
+from joulewise.report import frame
 from joulewise.report.claim import INTERVAL, percent
 from joulewise.report.compare import Comparison, Difference, Side
-from joulewise.report.style import STYLE
 from joulewise.report.worth import Amount, grams
 
 
@@ -50,18 +50,15 @@ def page(found: Comparison) -> str:
         if rows
         else '<p class="say">Nothing was measured of both.</p>'
     )
-    alike = f"<section><h2>Not comparable</h2>\n<ul>{warned}</ul></section>\n" if warned else ""
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
-        f'<header><h1>{escape(title)}</h1>\n<div class="small">{INTERVAL}.</div></header>\n'
-        f"{alike}<section><h2>Differences</h2>\n{table}</section>\n"
-        f"<section><h2>The two runs</h2>\n{_sides(found)}</section>\n"
-        "<section><h2>What to keep in mind</h2>\n"
-        f"<ul>{''.join(f'<li>{escape(each)}</li>' for each in found.remarks)}</ul></section>\n"
-        "</main>\n</body>\n</html>\n"
-    )
+    kept = "".join(f"<li>{escape(each)}</li>" for each in found.remarks)
+    parts = [
+        f'<header><h1>{escape(title)}</h1>\n<div class="small">{INTERVAL}.</div></header>',
+        frame.section("Not comparable", f"<ul>{warned}</ul>" if warned else ""),
+        frame.section("Differences", table),
+        frame.section("The two runs", _sides(found)),
+        frame.section("What to keep in mind", f"<ul>{kept}</ul>"),
+    ]
+    return frame.page(title, parts)
 
 
 def _sides(found: Comparison) -> str:

@@ -7,9 +7,9 @@ from html import escape
 
 from joulewise.core.units import format_percent
 from joulewise.report import fleet_words as words
+from joulewise.report import frame
 from joulewise.report.chart import ticks
 from joulewise.report.fleet import Findings, JobSaving
-from joulewise.report.style import STYLE
 from joulewise.report.worth import Carbon
 
 _WIDTH, _NAME, _ROW = 860.0, 230.0, 24.0
@@ -19,27 +19,21 @@ _MOST = 200
 
 def page(found: Findings, kwh_price: float | None = None, carbon: Carbon | None = None) -> str:
     """The whole file."""
-    title = escape(words.headline(found))
+    title = words.headline(found)
     tiles = "".join(f'<div class="tile"><b>{escape(a)}</b><span>{escape(b)}</span></div>' for a, b in _figures(found))
-    said = f'<h1>{title}</h1><p class="small">{escape(words.about(found))}</p><div class="tiles">{tiles}</div>'
+    said = f'<h1>{escape(title)}</h1><p class="small">{escape(words.about(found))}</p><div class="tiles">{tiles}</div>'
     worth = _list(words.worth(found, kwh_price, carbon))
     sections = [
         f"<header>{said}{worth}</header>",
-        _section("How much", _paragraphs((*words.savings(found), *words.idle(found)))),
-        _section("By GPU model", _models(found)),
+        frame.section("How much", _paragraphs((*words.savings(found), *words.idle(found)))),
+        frame.section("By GPU model", _models(found)),
     ]
     if found.jobs:
         body = _picture(found.jobs[: words.MOST_JOBS]) + _jobs(found) + _paragraphs([words.starts(found)])
-        sections.append(_section("By job", body))
-    sections.append(_section("What it rests on", _list(words.rests_on(found))))
-    sections.append(_section("What it cannot know", _list(words.unknowns())))
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{title}</title>\n<style>{STYLE}{_OWN}</style>\n</head>\n<body>\n<main>\n"
-        + "\n".join(sections)
-        + "\n</main>\n</body>\n</html>\n"
-    )
+        sections.append(frame.section("By job", body))
+    sections.append(frame.section("What it rests on", _list(words.rests_on(found))))
+    sections.append(frame.section("What it cannot know", _list(words.unknowns())))
+    return frame.page(title, sections, style=_OWN)
 
 
 def _figures(found: Findings) -> list[tuple[str, str]]:
@@ -122,10 +116,6 @@ def _table(first: str, heads: Iterable[str], rows: Iterable[tuple[str, Sequence[
         for name, cells in rows
     )
     return f'<div class="wide"><table><tr><th>{escape(first)}</th>{top}</tr>{body}</table></div>'
-
-
-def _section(title: str, body: str) -> str:
-    return f"<section><h2>{escape(title)}</h2>{body}</section>"
 
 
 def _paragraphs(lines: Iterable[str]) -> str:

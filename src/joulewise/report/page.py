@@ -15,13 +15,12 @@ from typing import Any
 from joulewise.core.units import format_duration, format_energy, format_percent
 from joulewise.core.version import VERSION
 from joulewise.report import beside as spent
-from joulewise.report import figures, outcome, worth
+from joulewise.report import figures, frame, outcome, worth
 from joulewise.report.beside import Beside
 from joulewise.report.claim import INTERVAL, Claim
 from joulewise.report.figures import Beyond
 from joulewise.report.run_facts import KINDS, PRIVATE
 from joulewise.report.story import Story, Stretch, stretches
-from joulewise.report.style import STYLE
 from joulewise.report.words import named, plainly, verdict
 
 FORMAT = 3
@@ -48,27 +47,21 @@ def page(
     title = title or outcome.headline(story, claim)
     sections = [
         _head(story, claim, title, beside, proves=proves),
-        _section("What was spent", spent.spent(beside) if beside is not None else ""),
-        _section("What to do next", _advised(story)),
-        _section("Power and clock", figures.power(story, beyond)),
-        _section("What this job can do", figures.frontier(story, beyond)),
-        _section("Saving so far", figures.saving(story) if proves and claim.held else ""),
-        _section("What was changed, when and why", _changes(story)),
-        _section("What could not be judged", _unjudged(claim) if proves and claim.held else ""),
-        _section("What it is worth", _worth(story, claim) if proves else ""),
-        _section("Carbon", spent.carbon(claim, beside) if beside is not None else ""),
-        _section("How it was measured", spent.method(story.facts, claim, beside) if beside is not None else ""),
-        _section("How to verify", _verify(story, proves=proves, kept=kept)),
+        frame.section("What was spent", spent.spent(beside) if beside is not None else ""),
+        frame.section("What to do next", _advised(story)),
+        frame.section("Power and clock", figures.power(story, beyond)),
+        frame.section("What this job can do", figures.frontier(story, beyond)),
+        frame.section("Saving so far", figures.saving(story) if proves and claim.held else ""),
+        frame.section("What was changed, when and why", _changes(story)),
+        frame.section("What could not be judged", _unjudged(claim) if proves and claim.held else ""),
+        frame.section("What it is worth", _worth(story, claim) if proves else ""),
+        frame.section("Carbon", spent.carbon(claim, beside) if beside is not None else ""),
+        frame.section("How it was measured", spent.method(story.facts, claim, beside) if beside is not None else ""),
+        frame.section("How to verify", _verify(story, proves=proves, kept=kept)),
     ]
     facts = _carried(story, claim, beyond, beside, proves=proves, kept=kept)
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
-        + "\n".join(filter(None, sections))
-        + f'\n</main>\n<script type="application/json" id="joulewise">{facts}</script>\n'
-        "</body>\n</html>\n"
-    )
+    script = f'<script type="application/json" id="joulewise">{facts}</script>\n'
+    return frame.page(title, sections, after=script)
 
 
 def parts(html: str) -> dict[str, str]:
@@ -155,10 +148,6 @@ def _advised(story: Story) -> str:
         "<code>joulewise daemon</code> lets you: it compares every setting with the default before it holds it, and "
         "proves what that saved. <code>joulewise doctor</code> says what is missing on this machine.</p>"
     )
-
-
-def _section(title: str, body: str) -> str:
-    return f"<section><h2>{escape(title)}</h2>\n{body}</section>" if body else ""
 
 
 def _changes(story: Story) -> str:

@@ -1,0 +1,25 @@
+"""What every page that we write is in: one HTML file, complete in itself, that loads nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from html import escape
+
+from joulewise.report.style import STYLE
+
+
+def page(title: str, parts: Iterable[str], *, style: str = "", after: str = "") -> str:
+    """``parts`` below one another; empty ones are left out. ``style``: rules of this page's own; ``after``: what
+    follows what is shown."""
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>{STYLE}{style}</style>\n</head>\n<body>\n<main>\n"
+        + "\n".join(filter(None, parts))
+        + f"\n</main>\n{after}</body>\n</html>\n"
+    )
+
+
+def section(title: str, body: str) -> str:
+    """A part under its title; nothing where there is nothing to show."""
+    return f"<section><h2>{escape(title)}</h2>\n{body}</section>" if body else ""
