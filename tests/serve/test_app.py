@@ -74,6 +74,9 @@ def test_history_comes_in_pages(registered):
     page = registered("GET", f"{AT}/history", params={"first": 3, "most": 2}).json()
     assert ([each["asked"]["trial"] for each in page["trials"]], page["next"]) == ([3, 4], None)
     assert registered("GET", f"{AT}/history", params={"first": 99}).json() == {"trials": [], "next": None}
+    for most, trials in ((2, [3, 4]), (9, [0, 1, 2, 3, 4])):
+        page = registered("GET", f"{AT}/history", params={"latest": True, "most": most}).json()
+        assert ([each["asked"]["trial"] for each in page["trials"]], page["next"]) == (trials, None)
 
 
 def test_a_job_known_otherwise_is_a_conflict_and_stays_as_it_is(registered):

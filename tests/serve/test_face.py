@@ -9,16 +9,18 @@ from fastapi import FastAPI
 
 from joulewise.core.block import Role
 from joulewise.core.errors import BadSpec
+from joulewise.core.event import Began, Finished
 from joulewise.core.timeline import VirtualTime
 from joulewise.report.claim import Claim
 from joulewise.report.page import carried
 from joulewise.report.story import Story
+from joulewise.serve import face_runs
 from joulewise.serve.app import make_app
 from joulewise.serve.face import Worth
 from joulewise.serve.face_plan_folder import PlanFolder
 from joulewise.serve.live import LiveGpus
 from joulewise.serve.tokens import Guard, Scope, make
-from joulewise.store import Database, SqliteStore, Store, open_store
+from joulewise.store import Database, Sample, SqliteStore, Store, open_store
 from tests.cli import made_up
 from tests.monitor.played import PlayedGpu, constant
 from tests.serve import face_toys as toys
@@ -110,7 +112,7 @@ def test_an_empty_store_is_shown_as_one(api):
     assert got(api, "/api/runs") == {"runs": [], "total": 0, "next": None}
     assert got(api, "/api/plans") == {"plans": []}
     assert got(api, "/api/clusters") == {"clusters": []}
-    assert got(api, "/api/search", q="x") == {"hits": []}
+    assert got(api, "/api/search", q="x") == {"hits": [], "runs": 0, "more": 0}
     assert got(api, "/api/gpus")["gpus"] == []
 
 
@@ -181,8 +183,12 @@ def test_a_run_that_goes_on_is_followed(api, own):
     made.now_s = made_up.START_S + 5000.0
     made.block(made_up.HELD, Role.HOLD, "goes on")
     toys.write(own, toys.TUNED, made.events)
-    after = got(api, f"/api/runs/{toys.TUNED}")
-    assert after["decisions"][-1]["until_s"] > before["decisions"][-1]["until_s"]
+
+    def gone_on() -> bool:
+        after = got(api, f"/api/runs/{toys.TUNED}")
+        return after["decisions"][-1]["until_s"] > before["decisions"][-1]["until_s"]
+
+    toys.until(gone_on)  # not at once: whoever looks may cost its machine only so much
 
 
 def test_readings_come_in_as_many_points_as_asked_for(face):
@@ -194,7 +200,14 @@ def test_readings_come_in_as_many_points_as_asked_for(face):
     (part,) = got(face, f"/api/runs/{toys.TUNED}/readings", **some)["gpus"]
     assert (part["time_s"][0], len(part["time_s"])) == (toys.T0 + 100, 11)
     assert set(part["limit_w"]) == {700.0}
-    assert got(face, f"/api/runs/{quote(toys.NASTY, safe='')}/readings") == {"gpus": []}
+    assert got(face, f"/api/runs/{quote(toys.NASTY, safe='')}/readings") == {"gpus": [], "more_gpus": 0}
+
+
+def test_readings_of_more_gpus_than_are_shown_are_counted(api, own):
+    for number in range(66):
+        own.readings().write("wide", f"GPU-{number:02}", [Sample(toys.T0, 300.0)])
+    found = got(api, "/api/runs/wide/readings")
+    assert (len(found["gpus"]), found["more_gpus"]) == (64, 2)
 
 
 def test_the_report_is_one_file_that_verify_takes_and_that_can_run_nothing(face):
@@ -323,8 +336,18 @@ def test_search_finds_one_of_each_kind(face):
         ("job", "one"),
         ("run", toys.TUNED),
     }
-    assert got(face, "/api/search", q=" ") == {"hits": []}
-    assert got(face, "/api/search", q="\0") == {"hits": []}
+    assert next(hit["words"] for hit in hits if hit["name"] == toys.TUNED).startswith("python train.py · saved ")
+    for nothing in (" ", "\0"):
+        assert got(face, "/api/search", q=nothing) == {"hits": [], "runs": 0, "more": 0}
+
+
+def test_a_search_says_how_much_more_there_is(api, own):
+    for number in range(11):
+        toys.plain_run(own, f"many-{number}")
+        api("PUT", f"/api/series/many-{number}", JOB)
+    found = got(api, "/api/search", q="MANY")
+    assert [hit["kind"] for hit in found["hits"]] == ["run"] * 8 + ["series"] * 8
+    assert (found["runs"], found["more"]) == (11, 3)
 
 
 def test_live_gpus_are_shown_with_their_last_minutes(own):
@@ -401,3 +424,22 @@ def test_a_parameter_that_is_not_there_is_refused_by_its_name(api: Api, asked: s
     answer = api("GET", asked)
     assert answer.status_code == 422
     assert said in answer.json()["message"]
+
+
+def test_a_command_that_is_no_text_spoils_no_list(api, own):
+    began = Began(toys.T0, "odd", {"command": ["python", "caf\udce9.py"], "tuned": False, "unix_s": 0.0})
+    measured = {"energy_j": 1.0, "energy_error_j": 0.1, "duration_s": 1.0, "exit_code": 0}
+    toys.write(own, "odd", [began, Finished(toys.T0 + 1.0, "ended", {"measured": measured})])
+    assert got(api, "/api/runs")["runs"][0]["command"] == "python 'caf?.py'"
+    assert got(api, "/api/overview")["recent"][0]["name"] == "odd"
+    assert "caf?.py" in got(api, "/api/search", q="python")["hits"][0]["words"]
+    assert got(api, "/api/runs/odd")["facts"]["command"] == ["python", "caf?.py"]
+
+
+def test_of_very_many_decisions_the_latest_are_shown(api, own, monkeypatch):
+    monkeypatch.setattr(face_runs, "MOST_DECISIONS", 2)
+    toys.tuned(own)
+    found = got(api, f"/api/runs/{toys.TUNED}")
+    story = Story.of(event for _, event in own.journal(toys.TUNED).read())
+    assert (len(found["decisions"]), found["more_decisions"] > 0) == (2, True)
+    assert found["decisions"][-1]["until_s"] == pytest.approx(toys.T0 + story.span_s)

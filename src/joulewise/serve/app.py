@@ -76,7 +76,7 @@ def make_app(
     app.include_router(_health(store))
     app.include_router(series_router(face.desks, guard))
     app.include_router(_face_router(face, hub, guard))
-    label = metrics.store_label(face.store.tables.name, face.live.node)
+    label = metrics.store_label(face.store.name, face.live.node)
     app.include_router(metrics.metrics_router(metrics.of_server(face.live, face.summaries, label), guard))
     app.include_router(static_router())
     return app

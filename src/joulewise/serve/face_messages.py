@@ -18,9 +18,6 @@ from joulewise.report.run_facts import Chapter, Proof, TriedPoint
 from joulewise.report.summaries import RunSummary
 from joulewise.serve.watched import GpuNow
 
-EVENTS = ("gpus", "run", "cluster", "missed")
-"""The kinds of what ``/api/events`` sends."""
-
 
 @dataclass(frozen=True, slots=True)
 class Overview:
@@ -91,7 +88,7 @@ class Run:
     facts: Mapping[str, Any]
     decisions: tuple[Chapter, ...]
     more_decisions: int
-    """How many more there were: a list has an end."""
+    """How many there were before these: a list has an end."""
     frontier: RunFrontier
     proof: Proof | None
     claim_words: str
@@ -117,6 +114,8 @@ class RunReadings:
     """What was read during a run; no GPU where nothing was kept."""
 
     gpus: tuple[GpuReadings, ...]
+    more_gpus: int
+    """How many more there were: a list has an end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +208,10 @@ class Hits:
     """What was found, a few of each kind."""
 
     hits: tuple[Hit, ...]
+    runs: int
+    """How many runs are like this in all; see ``/api/runs?query=``."""
+    more: int
+    """How many others are, and are not among the hits."""
 
 
 @dataclass(frozen=True, slots=True)

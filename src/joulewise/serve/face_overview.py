@@ -10,7 +10,7 @@ from urllib.parse import quote
 from fastapi import APIRouter, Query
 
 from joulewise.core.errors import JoulewiseError
-from joulewise.core.plain import plain
+from joulewise.core.plain import plain, showable
 from joulewise.core.units import kwh_from_joules
 from joulewise.report.summaries import RunSummary
 from joulewise.serve import face_messages as messages
@@ -30,7 +30,7 @@ def add_overview(router: APIRouter, face: Face) -> None:
     @router.get("/overview", response_model=model_of(messages.Overview), summary="What was spent and saved in all")
     def overview() -> Any:
         """Watts now, joules of all runs, what is proven to be saved of them with its interval, and the latest runs."""
-        return plain(_overview(face))
+        return showable(_overview(face))
 
     @router.get("/gpus", response_model=model_of(messages.Gpus), summary="The GPUs of the server's machine")
     def gpus() -> Any:
@@ -41,7 +41,7 @@ def add_overview(router: APIRouter, face: Face) -> None:
     def search(q: Words = "") -> Any:
         """Runs, recurring jobs, plans, jobs of clusters and GPUs whose name, or command, has this in it."""
         wanted = q.replace("\0", "").strip()
-        return plain(messages.Hits(tuple(_hits(face, wanted)) if wanted else ()))
+        return showable(_hits(face, wanted) if wanted else messages.Hits((), 0, 0))
 
 
 def _overview(face: Face) -> messages.Overview:
@@ -82,35 +82,41 @@ def _troubles(face: Face) -> Iterator[str]:
     yield from face.live.troubles
 
 
-def _hits(face: Face, wanted: str) -> Iterator[Hit]:
+def _hits(face: Face, wanted: str) -> messages.Hits:
     low = wanted.casefold()
-    found, _ = face.summaries.page(0, _MOST_HITS, query=wanted)
-    yield from (_run(run) for run in found)
-    yield from _named("series", face.desks.names(), low, "a recurring job")
-    yield from _named("plan", face.plans.names(), low, "a plan of an iteration")
-    yield from _jobs(face, low)
-    shown = [gpu for gpu in face.live.gpus() if low in gpu.uuid.casefold() or low in gpu.name.casefold()]
-    yield from (Hit("gpu", gpu.uuid, f"{gpu.name}, GPU {gpu.index}", "#/gpus") for gpu in shown[:_MOST_HITS])
+    runs, total = face.summaries.page(0, _MOST_HITS, query=wanted)
+    kinds = (
+        _named("series", face.desks.names(), low, "a recurring job"),
+        _named("plan", face.plans.names(), low, "a plan of an iteration"),
+        list(_jobs(face, low)),
+        list(_gpus(face, low)),
+    )
+    hits = (*map(_run, runs), *(hit for found in kinds for hit in found[:_MOST_HITS]))
+    return messages.Hits(hits, total, sum(max(0, len(found) - _MOST_HITS) for found in kinds))
 
 
 def _run(run: RunSummary) -> Hit:
-    return Hit("run", run.name, run.headline, f"#/runs/{quote(run.name, safe='')}")
+    words = " · ".join(filter(None, (run.command, run.headline)))
+    return Hit("run", run.name, words, f"#/runs/{quote(run.name, safe='')}")
 
 
-def _named(kind: str, names: list[str], low: str, words: str) -> Iterator[Hit]:
+def _named(kind: str, names: list[str], low: str, words: str) -> list[Hit]:
     at = {"series": "series", "plan": "plans"}[kind]
-    matching = [name for name in names if low in name.casefold()]
-    yield from (Hit(kind, name, words, f"#/{at}/{quote(name, safe='')}") for name in matching[:_MOST_HITS])
+    return [Hit(kind, name, words, f"#/{at}/{quote(name, safe='')}") for name in names if low in name.casefold()]
 
 
 def _jobs(face: Face, low: str) -> Iterator[Hit]:
-    left = _MOST_HITS
     for cluster in face.clusters.names():
         try:
             log = face.clusters.of(cluster)
         except JoulewiseError:  # the cluster's own page says what is wrong with it
             continue
         for job in [] if log is None else log.job_names():
-            if low in job.casefold() and left > 0:
-                left -= 1
+            if low in job.casefold():
                 yield Hit("job", job, f"a job of cluster {cluster}", f"#/clusters/{quote(cluster, safe='')}")
+
+
+def _gpus(face: Face, low: str) -> Iterator[Hit]:
+    for gpu in face.live.gpus():
+        if low in gpu.uuid.casefold() or low in gpu.name.casefold():
+            yield Hit("gpu", gpu.uuid, f"{gpu.name}, GPU {gpu.index}", "#/gpus")

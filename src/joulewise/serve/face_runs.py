@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
 
-from joulewise.core.plain import plain
+from joulewise.core.plain import plain, showable
 from joulewise.report import outcome, run_facts
 from joulewise.report.kept_run import KeptRun
 from joulewise.report.summaries import RunSummary
@@ -48,13 +48,13 @@ def add_runs(router: APIRouter, face: Face) -> None:
         """A page of those whose name or command has ``query`` in it."""
         some, total = face.summaries.page(first, most, query=query.replace("\0", ""), state=state)
         rest = first + len(some) < total and bool(some)
-        return plain(messages.Runs(tuple(some), total, first + len(some) if rest else None))
+        return showable(messages.Runs(tuple(some), total, first + len(some) if rest else None))
 
     @router.get("/runs/{name}", response_model=model_of(messages.Run), responses=_NOT_FOUND, summary="A run")
     def run(name: Name) -> Any:
         """What was decided when and why, what was tried, and what is proven of it."""
         summary = found(name)
-        return plain(_run(summary, face.stories.of(summary.name, summary.began_s)))
+        return showable(_run(summary, face.stories.of(summary.name, summary.began_s)))
 
     @router.get(
         "/runs/{name}/readings",
@@ -69,7 +69,7 @@ def add_runs(router: APIRouter, face: Face) -> None:
         if not uuids:
             found(name)  # what has readings is there: its journal, which may be long, need not be read for each look
         gpus = [_readings(uuid, kept.read(run, uuid, from_s, to_s, points)) for uuid in uuids[:_MOST_GPUS]]
-        return plain(messages.RunReadings(tuple(gpus)))
+        return plain(messages.RunReadings(tuple(gpus), len(uuids) - len(gpus)))
 
     @router.get(
         "/runs/{name}/report",
@@ -88,18 +88,16 @@ def add_runs(router: APIRouter, face: Face) -> None:
 
 
 def _run(summary: RunSummary, told: Told) -> messages.Run:
-    story, claim = told.story, told.claim
-    chapters = run_facts.chapters(story, summary.began_s)
-    proof = run_facts.proof(story, claim)
+    story, proof = told.story, told.proof
     tuned = bool(story.seen or story.decided)
     return messages.Run(
         summary,
         run_facts.shown(story.facts),
-        tuple(chapters[:MOST_DECISIONS]),
-        max(0, len(chapters) - MOST_DECISIONS),
+        told.chapters[-MOST_DECISIONS:],  # the latest: a run that goes on is watched for what it does now
+        max(0, len(told.chapters) - MOST_DECISIONS),
         messages.RunFrontier(tuple(run_facts.points(story)), run_facts.bound(story)),
         proof,
-        outcome.headline(story, claim) if tuned else summary.headline,
+        outcome.headline(story, told.claim) if tuned else summary.headline,
         "" if proof is None else f"joulewise verify {shlex.quote(summary.name)}",
     )
 

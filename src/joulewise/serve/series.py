@@ -5,7 +5,7 @@ Whatever a client may get wrong is a problem (4xx) before the desk is asked; wha
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Depends, Query, Response
 
 from joulewise.core.errors import BadSpec
 from joulewise.core.plain import plain
@@ -29,6 +29,8 @@ from joulewise.serve.requests import (
 )
 from joulewise.serve.tokens import Guard, Scope
 from joulewise.tune.desk import Desk
+
+Latest = Annotated[bool, Query(description="The last ones instead of the first.")]
 
 _READING = documented(401, 403, 422, 503)
 _WRITING = documented(401, 403, 413, 422, 503)
@@ -98,9 +100,11 @@ def series_router(desks: Desks, guard: Guard) -> APIRouter:
         responses=_NO_JOB,
         summary="Its trials",
     )
-    def history(desk: OfJob, first: First = 0, most: Most = 200) -> Any:
+    def history(desk: OfJob, first: First = 0, most: Most = 200, latest: Latest = False) -> Any:
         """Its trials in the order in which they were handed out, a page at a time."""
         trials = desk.history()
+        if latest:
+            first = max(first, len(trials) - most)
         rest = len(trials) > first + most
         return plain(messages.History(tuple(trials[first : first + most]), first + most if rest else None))
 

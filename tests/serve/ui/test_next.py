@@ -59,6 +59,11 @@ SEEN = {
     ),
     "one that saved nothing, and why": (overview(run(headline="not tuned: MIG is on")), [], ("MIG is on", "")),
     "a saving is to be shown": (overview(PROVEN), [], ("9.0 ± 1.0 kJ", "joulewise report one --out report.html")),
+    "a run whose name a shell would take for something else": (
+        overview({**PROVEN, "name": "a b;c"}),
+        [],
+        ("9.0 ± 1.0 kJ", "joulewise report 'a b;c' --out report.html"),
+    ),
     "what a saving is worth": (
         overview(saved_j=9e3, kwh_price=None),
         [],
@@ -81,6 +86,7 @@ NOTHING = {
     "a run under way": (overview(run(state="running")), []),
     "one that was too short": (overview(run(duration_s=2.0, headline="not tuned: it ended")), []),
     "no certain saving": (overview(run(saved_j=10.0, saved_half_j=50.0)), []),
+    "a price where nothing is proven": (overview(saved_j=10.0, saved_half_j=50.0, kwh_price=None), []),
 }
 
 

@@ -97,7 +97,7 @@ def test_the_overview_says_what_is_drawn_spent_saved_and_worth(tab):
     assert "nothing was really spent" in shown
     if said["saved_j"] is not None:
         assert re.search(r"Saved\s+−?[\d,.]+ ± [\d,.]+ k?J", shown)
-        assert "EUR" in shown
+        assert ("EUR" in shown) is (said["saved_j"] > said["saved_half_j"])
     assert looking.page.locator("main tbody tr").count() == min(8, said["runs"])
 
 
@@ -106,7 +106,7 @@ def test_a_run_shows_its_curves_every_decision_with_its_reason_and_what_was_trie
     looking.go(address["tuned run"])
     name = address["tuned run"].removeprefix("#/runs/")
     run = looking.get(f"/api/runs/{name}")
-    assert len(run["decisions"]) >= 3
+    assert run["decisions"]  # how many depends on how busy the machine was
     assert looking.page.locator(".uplot canvas").count() == 1
     pieces = looking.page.locator(".ribbon .piece")
     assert pieces.count() == min(400, len(run["decisions"]))
@@ -296,6 +296,9 @@ NUMBERS = {
     "count(1200, 'run')": "1,200 runs",
     "setting({sm_mhz: 1500})": "SM ≤ 1,500 MHz",
     "setting({})": "default",
+    "quoted('20260101-0-ab')": "20260101-0-ab",
+    "quoted('its; rm')": "'its; rm'",
+    "quoted(`it's`)": "'it'\\''s'",
     "shortCommand('/a/python3.11 /b/train.py --out /c/d')": "train.py --out d",
 }
 

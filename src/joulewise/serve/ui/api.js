@@ -2,13 +2,13 @@
 //
 // Events are read with fetch and not with EventSource, which cannot send a token.
 
-import { h } from "./dom.js";
+import { h, modal } from "./dom.js";
 
 const KEY = "joulewise-token";
 const PATIENCE_MS = 30_000; // for an answer
 const SILENT_MS = 40_000; // the server says a word at least every 15 s; a line that is silent for longer is dead
 let asking = null; // one dialog for all requests that were refused at once
-let declined = false; // the reader has none: news must not ask again every few seconds
+let declined = false; // the reader has none: what is asked for by itself, every few seconds, must not ask for one again
 
 /** What went wrong, in words for the reader. `status` 0: no answer at all. */
 export class Refused extends Error {
@@ -31,7 +31,7 @@ function headers(accept) {
   return own ? { Accept: accept, Authorization: `Bearer ${own}` } : { Accept: accept };
 }
 
-async function ask(path, accept, signal, { quietly = false } = {}) {
+async function ask(path, accept, signal) {
   for (;;) {
     const used = token();
     let answer;
@@ -46,7 +46,7 @@ async function ask(path, accept, signal, { quietly = false } = {}) {
       clearTimeout(timer); // from here on it answers, and what it says may be long
     }
     if (answer.status !== 401 || signal?.aborted) return answer;
-    if (token() === used && ((quietly && declined) || !(await newToken(used !== null)))) {
+    if (token() === used && (declined || !(await newToken(used !== null)))) {
       throw new Refused(401, "This server wants a token: 'joulewise serve token --scope read' makes one.");
     }
   }
@@ -55,21 +55,25 @@ async function ask(path, accept, signal, { quietly = false } = {}) {
 /** The JSON at a path of the API. Throws Refused with the server's own words. */
 export async function get(path, signal) {
   const answer = await ask(path, "application/json", signal);
+  if (!answer.ok) throw await refusal(answer, path);
   const said = await answer.json().catch(() => null);
-  if (answer.ok) return said;
-  throw new Refused(answer.status, words(said) ?? `The server answered ${answer.status} to ${path}.`);
+  if (signal?.aborted) throw signal.reason;
+  if (said === null) throw new Refused(answer.status, `What the server answered to ${path} cannot be read. Is there a proxy before it that answers in its place?`);
+  return said;
 }
 
 /** The whole of something that is no JSON, such as a report. */
 export async function getBlob(path, signal) {
   const answer = await ask(path, "*/*", signal);
   if (answer.ok) return answer.blob();
-  throw new Refused(answer.status, words(await answer.json().catch(() => null)) ?? `The server answered ${answer.status}.`);
+  throw await refusal(answer, path);
 }
 
-function words(said) {
+/** What an answer that is none says, in the server's own words where it has any. */
+async function refusal(answer, path) {
+  const said = await answer.json().catch(() => null);
   const found = said?.detail ?? said?.title ?? said?.message;
-  return typeof found === "string" ? found : null;
+  return new Refused(answer.status, typeof found === "string" ? found : `The server answered ${answer.status} to ${path}.`);
 }
 
 /** A path of the API with names in it, each encoded: `api("runs", name)`. */
@@ -81,6 +85,25 @@ export function api(...names) {
 export function query(path, values) {
   const kept = Object.entries(values).filter(([, value]) => value !== null && value !== undefined && value !== "");
   return kept.length ? `${path}?${new URLSearchParams(kept)}` : path;
+}
+
+/** The reader has asked for something: a token may be asked for again. */
+export function askAgain() {
+  declined = false;
+}
+
+/** Whether the reader has given one. */
+export function hasToken() {
+  return token() !== null;
+}
+
+/** One that does not do is not sent again: the server asks for another. */
+export function dropToken() {
+  try {
+    sessionStorage.removeItem(KEY);
+  } catch {
+    // then there was none
+  }
 }
 
 /** Ask the reader for a token. True if one was given. */
@@ -108,13 +131,11 @@ function newToken(wasWrong) {
       } catch {
         // a browser that keeps nothing cannot be let in
       }
-      dialog.remove();
       asking = null;
       declined = !given;
       resolve(Boolean(given));
     });
-    document.body.append(dialog);
-    dialog.showModal();
+    modal(dialog);
   });
   return asking;
 }
@@ -134,8 +155,8 @@ export function follow(onEvent, onState) {
     const own = controller;
     let why = null;
     try {
-      const answer = await ask("/api/events", "text/event-stream", own.signal, { quietly: true });
-      if (!answer.ok) throw new Refused(answer.status, "no news");
+      const answer = await ask("/api/events", "text/event-stream", own.signal);
+      if (!answer.ok) throw await refusal(answer, "/api/events");
       onState("live");
       wait_s = 1;
       await read(answer.body, onEvent);
@@ -158,7 +179,7 @@ export function follow(onEvent, onState) {
   shown();
   return () => {
     wait_s = 1;
-    declined = false;
+    askAgain();
     shown();
   };
 }

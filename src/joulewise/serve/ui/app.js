@@ -1,5 +1,6 @@
 // The frame around the pages: which one is shown, the keys, light and dark, and the news that pages live by.
 
+import { askAgain } from "./api.js";
 import { fill, h, say, to } from "./dom.js";
 import { listen } from "./keys.js";
 import cluster from "./pages/cluster.js";
@@ -61,8 +62,10 @@ function wanted() {
   return null;
 }
 
+/** `calmly`: nobody asked for it, so that nothing is asked of the reader, and nothing is taken away from where they are. */
 async function show({ calmly = false } = {}) {
   leave();
+  if (!calmly) askAgain();
   const page = wanted();
   const own = { controller: new AbortController(), heard: new Map(), undo: [], address: location.hash || to() };
   const first = shown === null;
@@ -110,8 +113,8 @@ function contextOf(own, root, page) {
     query: page.query,
     signal: own.controller.signal,
     title,
-    /** Call when such news come. `only`: news that count. `calm`: so many seconds between two calls, the last word not lost. */
-    on(kind, heard, { calm = 0, only = () => true } = {}) {
+    /** Call when such news come. `only`: news that count. `calm`: so many seconds between two calls, the last word not lost; `late`: so many before each. */
+    on(kind, heard, { calm = 0, late = 0, only = () => true } = {}) {
       let timer = 0;
       let last_ms = -Infinity;
       const act = (news) => Promise.resolve(heard(news)).catch(() => {}); // the next news may be luckier
@@ -123,7 +126,7 @@ function contextOf(own, root, page) {
             timer = 0;
             last_ms = performance.now();
             act(news);
-          }, Math.max(0, last_ms + calm * 1000 - performance.now()));
+          }, Math.max(late * 1000, last_ms + calm * 1000 - performance.now()));
         }
       };
       own.undo.push(() => clearTimeout(timer));
@@ -139,6 +142,16 @@ function contextOf(own, root, page) {
       timer = setTimeout(next, seconds * 1000);
       own.undo.push(() => clearTimeout(timer));
     },
+    /**
+     * Read again when such news come, when some were missed, and every so many seconds if `wanted()`; never twice at the
+     * same time.
+     */
+    again(act, { on = null, only, calm = 2, late = 0, every = 30, wanted = () => true } = {}) {
+      const read = inTurn(act);
+      if (on) this.on(on, read, { calm, late, only });
+      this.on("missed", read, { calm, late });
+      this.every(every, () => wanted() && read());
+    },
     /** Call once the page stands in the document: charts need to know how wide they are. */
     ready(act) {
       (own.ready ??= []).push(act);
@@ -147,6 +160,27 @@ function contextOf(own, root, page) {
     undo(act) {
       own.undo.push(act);
     },
+  };
+}
+
+/** A function that is never under way twice: called meanwhile it is done once more, so that the last word is the latest. */
+function inTurn(act) {
+  let underWay = null;
+  let wanted = false;
+  const work = async () => {
+    try {
+      while (wanted) {
+        wanted = false;
+        await act();
+      }
+    } finally {
+      underWay = null;
+    }
+  };
+  return () => {
+    wanted = true;
+    underWay ??= work();
+    return underWay;
   };
 }
 

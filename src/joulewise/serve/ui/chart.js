@@ -23,9 +23,10 @@ export function colour(name) {
 export function chart(context, { label, curves, scales, height = 240, began_s = null, marks = null, below = null, onMove = null, also = null }) {
   const stage = h("div", { class: "stage" });
   const hint = height >= HINTED ? "Point at it, or use ← and →; drag to look closer, double-click to see all." : "";
-  const readout = h("p", { class: "readout", "aria-live": "polite" }, hint);
+  const readout = h("p", { class: "readout" }, hint);
+  const spoken = h("p", { class: "unseen", "aria-live": "polite" }); // the same after a key: what comes in by itself is not read out
   const frame = h("div", { class: "chart", tabindex: 0, role: "group", "aria-roledescription": "chart", "aria-label": `${label}. Left and right keys read it out.` }, stage);
-  const element = h("figure", { class: "figure" }, key(...curves.filter((each) => each.name).map((each) => [`${each.colour} ${each.dash ? "dashed" : ""}`, `${each.name}, ${scales[each.scale].unit}`])), frame, below, readout);
+  const element = h("figure", { class: "figure" }, key(...curves.filter((each) => each.name).map((each) => [`${each.colour} ${each.dash ? "dashed" : ""}`, `${each.name}, ${scales[each.scale].unit}`])), frame, below, readout, spoken);
   let plot = null;
   let data = null;
   let drawn = []; // its first and last time
@@ -128,20 +129,35 @@ export function chart(context, { label, curves, scales, height = 240, began_s = 
     onMove({ left: u.bbox.left / devicePixelRatio, width: u.bbox.width / devicePixelRatio, from_s: u.scales.x.min, to_s: u.scales.x.max });
   }
 
+  /** The first and the last point that can be seen. */
+  function inView() {
+    const { min, max } = plot.scales.x;
+    const first = data[0].findIndex((at) => at >= min);
+    const last = data[0].findLastIndex((at) => at <= max);
+    return first < 0 || last < first ? [0, data[0].length - 1] : [first, last];
+  }
+
   frame.addEventListener("keydown", (event) => {
     if (!plot || !data[0].length) return;
-    const last = data[0].length - 1;
-    const at = plot.cursor.idx ?? 0;
-    const page = Math.max(1, Math.round(last / 20));
-    const next = { ArrowLeft: at - 1, ArrowRight: at + 1, PageDown: at + page, PageUp: at - page, Home: 0, End: last }[event.key];
+    const [first, last] = inView();
+    const at = plot.cursor.idx ?? first;
+    const page = Math.max(1, Math.round((last - first) / 20));
+    const next = { ArrowLeft: at - 1, ArrowRight: at + 1, PageDown: at + page, PageUp: at - page, Home: first, End: last }[event.key];
     if (next === undefined) return;
     event.preventDefault();
-    const place = Math.min(last, Math.max(0, next));
+    const place = Math.min(last, Math.max(first, next));
     plot.setCursor({ left: plot.valToPos(data[0][place], "x"), top: 10 });
+    say(spoken, readout.textContent);
+  });
+  // Who has left it reads it no longer: else every new point would move what is under the cursor.
+  frame.addEventListener("blur", () => {
+    plot?.setCursor({ left: -10, top: -10 });
+    say(spoken, "");
   });
   const again = () => data && stage.isConnected && make();
   addEventListener("joulewise-theme", again);
-  const watcher = new ResizeObserver(() => plot && stage.clientWidth && Math.abs(plot.width - stage.clientWidth) > 1 && make());
+  // Also where it comes into the document only now.
+  const watcher = new ResizeObserver(() => data && stage.clientWidth && (!plot || Math.abs(plot.width - stage.clientWidth) > 1) && make());
   watcher.observe(stage);
   context.undo(() => {
     removeEventListener("joulewise-theme", again);

@@ -45,30 +45,67 @@ export function say(element, text) {
   if (element.textContent !== said) element.textContent = said;
 }
 
+/** Set attributes only where they are others, as `say` does with text. */
+export function mark(element, attributes) {
+  for (const [key, value] of Object.entries(attributes)) {
+    if (element.getAttribute(key) !== String(value)) element.setAttribute(key, value);
+  }
+}
+
+/** Let an element have these children, in this order. Those that are there already stay, with whoever stands in them. */
+export function ordered(parent, children) {
+  const wanted = new Set(children);
+  const stood = document.activeElement;
+  for (const old of [...parent.children]) if (!wanted.has(old)) old.remove();
+  let next = parent.firstElementChild;
+  for (const child of children) {
+    if (child === next) next = next.nextElementSibling;
+    else parent.insertBefore(child, next);
+  }
+  // What is moved loses the focus.
+  if (stood !== document.activeElement && parent.contains(stood)) stood.focus({ preventScroll: true });
+}
+
 /**
  * A table. `columns`: {name, cell(row) -> child, number, long, tight: how it is set}. It scrolls by itself where it is too
- * wide; on a phone one that is `stacked` becomes a block a row instead, each value behind its name.
+ * wide; on a phone one that is `stacked` becomes a block a row instead, each value behind its name. `renew(rows)` shows
+ * other rows and touches only what differs, so that whoever reads it or stands in it keeps the place: `key(row)` tells
+ * rows apart (else their order does), `said(row)` is all that its cells are made of, as text.
  */
-export function table(caption, columns, rows, { rowClass, stacked = false } = {}) {
+export function table(caption, columns, rows, { rowClass, stacked = false, key = null, said = JSON.stringify } = {}) {
   const head = columns.map((column) => h("th", { scope: "col", class: classes(column) }, column.name));
-  const body = rows.map((row) =>
-    h(
-      "tr",
-      { class: rowClass?.(row) },
-      columns.map((column) => cellOf(column, row)),
-    ),
-  );
-  return h(
+  const body = h("tbody", {});
+  const element = h(
     "div",
     { class: stacked ? "wide stacked" : "wide", tabindex: 0, role: "region", "aria-label": caption },
-    h(
-      "table",
-      {},
-      h("caption", { class: "unseen" }, caption),
-      h("thead", {}, h("tr", {}, head)),
-      h("tbody", {}, body),
-    ),
+    h("table", {}, h("caption", { class: "unseen" }, caption), h("thead", {}, h("tr", {}, head)), body),
   );
+  let shown = new Map(); // key -> {text, line}
+  element.renew = (newer) => {
+    const lines = new Map();
+    newer.forEach((row, at) => {
+      const name = key ? key(row) : at;
+      const text = said(row);
+      const old = shown.get(name);
+      if (old?.text === text) lines.set(name, old);
+      else {
+        const made = h("tr", { class: rowClass?.(row) }, columns.map((column) => cellOf(column, row)));
+        lines.set(name, { text, line: old ? likened(old.line, made) : made });
+      }
+    });
+    shown = lines;
+    ordered(body, [...lines.values()].map(({ line }) => line));
+  };
+  element.renew(rows);
+  return element;
+}
+
+/** A row made like another one, cell by cell. */
+function likened(line, made) {
+  line.className = made.className;
+  const fresh = [...made.cells];
+  [...line.cells].forEach((cell, at) => cell.isEqualNode(fresh[at]) || cell.replaceWith(fresh[at]));
+  return line;
 }
 
 function classes(column) {
@@ -130,6 +167,19 @@ export function part(title, ...children) {
 export function key(...items) {
   const shown = items.map(([kind, words]) => h("span", { class: "item" }, h("i", { class: `swatch ${kind}` }), words));
   return h("p", { class: "key", "aria-hidden": "true" }, shown);
+}
+
+/** What whoever looks should know, a sentence each; null where there is nothing. */
+export function troubled(troubles) {
+  return troubles?.length ? h("ul", { class: "troubles", "aria-label": "Troubles" }, troubles.map((each) => h("li", {}, each))) : null;
+}
+
+/** Show a dialog, until it is closed. */
+export function modal(dialog) {
+  dialog.addEventListener("close", () => dialog.remove());
+  document.body.append(dialog);
+  dialog.showModal();
+  return dialog;
 }
 
 /** A path of ours with names in it: `to("runs", name)` is "#/runs/…". */

@@ -9,14 +9,18 @@ const STEPS = [
   [1, ""],
 ];
 
+// Made once: to make one for each number of a long table takes longer than all the rest of it.
+const NUMBERS = Array.from({ length: 7 }, (_, decimals) => new Intl.NumberFormat("en", { minimumFractionDigits: decimals, maximumFractionDigits: decimals }));
+const TIME = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const DAY = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", year: "numeric" });
+
 /** Whether it is a number that can be shown. */
 export function known(value) {
   return typeof value === "number" && Number.isFinite(value);
 }
 
 function grouped(value, decimals) {
-  const text = value.toLocaleString("en", { minimumFractionDigits: decimals, maximumFractionDigits: decimals });
-  return text.replace(/^-(?=[0.,]*$)/, "").replace("-", "−");
+  return NUMBERS[decimals].format(value).replace(/^-(?=[0.,]*$)/, "").replace("-", "−");
 }
 
 /** So many digits that count: 1234.5 -> "1,235", 0.01234 -> "0.0123". */
@@ -119,10 +123,8 @@ export function bytes(value) {
 export function moment(time_s) {
   if (!known(time_s)) return UNKNOWN;
   const then = new Date(time_s * 1000);
-  const time = then.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
-  if (then.toDateString() === new Date().toDateString()) return time;
-  const day = then.toLocaleDateString("en-GB", { day: "numeric", month: "short", year: "numeric" });
-  return `${day} ${time.slice(0, 5)}`;
+  const time = TIME.format(then);
+  return then.toDateString() === new Date().toDateString() ? time : `${DAY.format(then)} ${time.slice(0, 5)}`;
 }
 
 /** How long ago. */
@@ -152,6 +154,11 @@ function parted(text) {
 export function shortCommand(command) {
   const words = (command ?? "").split(" ").map((word) => (word.startsWith("/") ? word.slice(word.lastIndexOf("/") + 1) || word : word));
   return (words.length > 1 && /^python[\d.]*$/.test(words[0]) ? words.slice(1) : words).join(" ");
+}
+
+/** A word as a shell takes it, whatever is in it. */
+export function quoted(word) {
+  return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`;
 }
 
 /** Seconds as ticks of an axis have them: "50 s", "1 min 30 s", "2 h". */

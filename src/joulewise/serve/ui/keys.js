@@ -1,6 +1,6 @@
 // Keys: "/" searches, "g" and a letter goes to a page, "t" changes light and dark, "?" shows them all.
 
-import { h } from "./dom.js";
+import { h, modal } from "./dom.js";
 
 const PATIENCE_MS = 1200; // between "g" and its letter
 
@@ -43,7 +43,5 @@ function explain(pages) {
     h("dl", {}, rows.map(([keys, words]) => h("div", {}, h("dt", {}, keys.map((key) => [h("kbd", {}, key), " "])), h("dd", {}, words)))),
     h("form", { method: "dialog", class: "row" }, h("button", { class: "main" }, "Close")),
   );
-  dialog.addEventListener("close", () => dialog.remove());
-  document.body.append(dialog);
-  dialog.showModal();
+  modal(dialog);
 }

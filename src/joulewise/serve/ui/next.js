@@ -2,8 +2,9 @@
 //
 // Not advice for its own sake: each step stands for something that was seen, and the first few are enough.
 
-import { ago, count, energy, known, shortCommand } from "./format.js";
 import { to } from "./dom.js";
+import { ago, count, energy, known, quoted, shortCommand } from "./format.js";
+import { savingOf } from "./saving.js";
 
 const MOST = 3;
 const BUSY = 0.5; // a GPU that works at least half of the time
@@ -65,10 +66,10 @@ function habit(runs) {
 }
 
 function shared(runs) {
-  const found = runs.filter((run) => known(run.saved_j) && known(run.saved_half_j) && run.saved_j > run.saved_half_j).sort((a, b) => b.saved_j - a.saved_j)[0];
-  return found && { words: `“${named(found)}” saved ${energy(found.saved_j, found.saved_half_j)}. To show it to others, with the proof:`, command: `joulewise report ${found.name} --out report.html`, href: to("runs", found.name), link: "The run" };
+  const found = runs.filter((run) => known(run.saved_half_j) && savingOf(run) === "saved").sort((a, b) => b.saved_j - a.saved_j)[0];
+  return found && { words: `“${named(found)}” saved ${energy(found.saved_j, found.saved_half_j)}. To show it to others, with the proof:`, command: `joulewise report ${quoted(found.name)} --out report.html`, href: to("runs", found.name), link: "The run" };
 }
 
 function price(overview) {
-  return known(overview.saved_j) && !known(overview.kwh_price) ? { words: "What the saving is worth is shown once the server knows what a kWh costs:", command: "joulewise serve --kwh-price 0.30 --currency EUR" } : null;
+  return savingOf(overview) === "saved" && !known(overview.kwh_price) ? { words: "What the saving is worth is shown once the server knows what a kWh costs:", command: "joulewise serve --kwh-price 0.30 --currency EUR" } : null;
 }

@@ -58,6 +58,12 @@ export function pipeline(context, { low_mhz, high_mhz }) {
       const share = shade(step, limits);
       pen.fillStyle = mixed(cold, hot, share);
       pen.fillRect(box.x, box.y, box.width, box.height);
+      if (box.width > 4) {
+        // The lowest clocks are hardly another colour than the ground, and yet something runs.
+        pen.strokeStyle = quiet;
+        pen.lineWidth = 1;
+        pen.strokeRect(box.x + 0.5, box.y + 0.5, box.width - 1, box.height - 1);
+      }
       if (step.kind.startsWith("forward")) {
         pen.fillStyle = ground;
         pen.globalAlpha = 0.35;

@@ -2,7 +2,7 @@
 //
 // The page keeps what it showed; what it missed it asks for when the server is back, without being asked to.
 
-import { follow } from "./api.js";
+import { dropToken, follow, hasToken } from "./api.js";
 import { fill, h, say } from "./dom.js";
 import { moment } from "./format.js";
 
@@ -12,10 +12,12 @@ const SOON_MS = 1500; // a server that is back within this was hardly away
 export function present({ tell, back }) {
   const live = document.getElementById("live");
   const away = document.getElementById("away");
+  const words = h("span", {});
+  const button = h("button", { type: "button", onclick: () => retry() });
   let heard = false; // ever
   let since_s = 0; // when it was last heard
   let timer = 0; // runs, or has run, while it is away
-  let words = "";
+  let retry = () => {};
 
   function there() {
     const before = heard || timer; // else there was nothing that could have been missed
@@ -31,15 +33,20 @@ export function present({ tell, back }) {
     if (!timer) {
       since_s = Date.now() / 1000;
       timer = setTimeout(() => {
-        const button = h("button", { type: "button", onclick: () => again() }, why?.status === 401 ? "Give one" : "Try now");
-        fill(away, h("span", {}, words), " ", button);
+        fill(away, words, " ", button);
         away.hidden = false;
       }, SOON_MS);
     }
-    if (why?.status === 401) words = why.message;
-    else if (!heard) words = "The server does not answer; trying again …";
-    else words = `The server has not answered since ${moment(since_s)}. What you see is from then; it goes on by itself.`;
-    if (!away.hidden) say(away.firstChild, words);
+    // A server that refuses is there, and says itself what is the matter.
+    if (why?.status) say(words, why.message);
+    else if (!heard) say(words, "The server does not answer; trying again …");
+    else say(words, `The server has not answered since ${moment(since_s)}. What you see is from then; it goes on by itself.`);
+    const another = why?.status === 403 && hasToken();
+    say(button, another ? "Give another" : why?.status === 401 ? "Give one" : "Try now");
+    retry = () => {
+      if (another) dropToken();
+      again();
+    };
   }
 
   const again = follow(tell, (state, why) => {

@@ -10,12 +10,12 @@ export const KINDS = {
   verify: "compared",
   hold: "held",
 };
-const MOST = 400; // pieces on the screen; the table has all
+export const MOST = 400; // pieces on the screen, the latest; the table has all
 
 /** `decisions` as the API has them. `onPoint(time_s)`: one was looked at. Place it by `fit({left, width, from_s, to_s})`. */
 export function ribbon(decisions, began_s, onPoint) {
   const bar = h("div", { class: "ribbon", role: "toolbar", "aria-label": "Decisions; left and right keys go through them" });
-  const pieces = decisions.slice(0, MOST).map((decision, number) => {
+  const pieces = decisions.slice(-MOST).map((decision, number) => {
     const lines = told(decision, began_s);
     const piece = h("button", { type: "button", class: `piece ${kindOf(decision)}`, tabindex: number ? -1 : 0, "aria-label": lines.filter(Boolean).join("; ") });
     const look = () => {
@@ -29,15 +29,20 @@ export function ribbon(decisions, began_s, onPoint) {
     return piece;
   });
   bar.append(...pieces);
+  let entry = pieces[0]; // where Tab leads
+  const enterAt = (piece) => {
+    entry.tabIndex = -1;
+    piece.tabIndex = 0;
+    entry = piece;
+  };
   bar.addEventListener("keydown", (event) => {
-    const at = pieces.indexOf(document.activeElement);
-    const next = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: pieces.length - 1 }[event.key];
+    const seen = pieces.filter((piece) => !piece.hidden);
+    const at = seen.indexOf(document.activeElement);
+    const next = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: seen.length - 1 }[event.key];
     if (next === undefined || at < 0) return;
     event.preventDefault();
-    const place = Math.min(pieces.length - 1, Math.max(0, next));
-    pieces[at].tabIndex = -1;
-    pieces[place].tabIndex = 0;
-    pieces[place].focus();
+    enterAt(seen[Math.min(seen.length - 1, Math.max(0, next))]);
+    entry.focus();
   });
   return {
     element: bar,
@@ -53,6 +58,7 @@ export function ribbon(decisions, began_s, onPoint) {
         piece.style.left = `${start}px`;
         piece.style.width = `${Math.max(3, end - start - 1)}px`;
       });
+      if (entry.hidden) enterAt(pieces.find((piece) => !piece.hidden) ?? entry);
     },
   };
 }

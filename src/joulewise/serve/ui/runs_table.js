@@ -3,6 +3,8 @@
 import { chip, h, table, to } from "./dom.js";
 import { ago, change, duration, energy, known, moment, shortCommand, UNKNOWN } from "./format.js";
 
+/** The server looks for new runs once a second: so long after their news they are in its lists. */
+export const LISTED_S = 1.2;
 const STATES = { running: "busy", finished: "done", killed: "bad" };
 
 /** A run's state in a word; a command that failed is not just finished. */
@@ -11,8 +13,8 @@ export function stateOf(run) {
   return chip(run.state, STATES[run.state] ?? "");
 }
 
-/** What a run saved: joules where they are proven, else in a word why not. */
-export function savedOf(run) {
+/** What a run saved: joules with their interval where something is claimed, else in a word why not. */
+function savedOf(run) {
   if (known(run.saved_j)) return energy(run.saved_j, run.saved_half_j);
   if (run.state === "running") return UNKNOWN;
   return h("span", { class: "small", title: run.headline }, run.tuned ? "not proven" : "not tuned");
@@ -41,7 +43,7 @@ export function runsTable(caption, runs) {
       { name: "Saved", number: true, cell: savedOf },
     ],
     runs,
-    { stacked: true },
+    { stacked: true, key: (run) => run.name, said: (run) => JSON.stringify([run, ago(run.began_s)]) },
   );
 }
 

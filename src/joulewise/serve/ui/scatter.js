@@ -40,7 +40,7 @@ export function scatter(label, { points, axes, line = false, limits = [], onPick
     s("text", { x: 14, y: (TOP + height - BOTTOM) / 2, class: "middle", transform: `rotate(-90 14 ${(TOP + height - BOTTOM) / 2})` }, axes.y.name),
     limits.map((limit) => [
       s("line", { class: "limit", x1: x(limit.x), x2: x(limit.x), y1: TOP, y2: height - BOTTOM }),
-      s("text", { class: "end", x: x(limit.x) - 6, y: TOP + 12 }, limit.words),
+      x(limit.x) - LEFT < 70 ? s("text", { x: x(limit.x) + 6, y: TOP + 12 }, limit.words) : s("text", { class: "end", x: x(limit.x) - 6, y: TOP + 12 }, limit.words),
     ]),
     line && s("polyline", { class: "joined", points: drawn.filter((p) => p.kind !== "default").map((p) => `${x(p.x)},${y(p.y)}`).join(" ") }),
   );

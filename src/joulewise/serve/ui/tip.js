@@ -30,6 +30,11 @@ export function hideTip() {
   anchor = null;
 }
 
+/** Whether it tells of something in an element. */
+export function tipIn(element) {
+  return anchor instanceof Element && element.contains(anchor);
+}
+
 /** What is scrolled takes its box along: the focus itself may have scrolled it into sight. */
 function moved() {
   if (!anchor) return;
@@ -49,4 +54,5 @@ export function tipped(element, lines) {
 }
 
 addEventListener("keydown", (event) => event.key === "Escape" && hideTip());
+addEventListener("pointermove", () => anchor instanceof Element && !anchor.isConnected && hideTip(), { passive: true }); // what it told of is gone
 addEventListener("scroll", moved, { passive: true, capture: true });

@@ -2,6 +2,7 @@
 
 import { get } from "../api.js";
 import { chart } from "../chart.js";
+import { spliced } from "../columns.js";
 import { chip, empty, fill, h, put, say } from "../dom.js";
 import { bytes, clock, count, energy, known, percent, power, share, UNKNOWN } from "../format.js";
 
@@ -41,10 +42,16 @@ export default async function (context) {
   };
   show(said);
   context.on("gpus", show);
+  // While nobody listened the server has read on: what it remembers is the curve without a gap.
+  context.on("missed", async () => {
+    const missed = await get("/api/gpus", signal);
+    for (const gpu of missed.gpus) shown.get(gpu.uuid)?.recall(gpu.history);
+    show(missed);
+  });
 }
 
 function card(context, gpu) {
-  const data = [gpu.history?.time_s ?? [], gpu.history?.power_w ?? [], gpu.history?.sm_mhz ?? []].map((values) => [...values]);
+  let data = remembered(gpu.history);
   const curve = chart(context, {
     label: `Power and SM clock of ${gpu.name} over the last ten minutes`,
     height: 170,
@@ -78,6 +85,12 @@ function card(context, gpu) {
   let last = data[0].at(-1) ?? -Infinity;
   return {
     element,
+    /** Take in what the server remembers; one that was started anew remembers less than we do. */
+    recall(history) {
+      data = spliced(data, remembered(history), GAP_S);
+      last = data[0].at(-1) ?? -Infinity;
+      if (onScreen) curve.update(data);
+    },
     update(now, time_s) {
       meter.hidden = !known(now.power_w) || !known(now.limit_w);
       if (!meter.hidden) meter.value = Math.min(1, now.power_w / now.limit_w);
@@ -109,4 +122,8 @@ function card(context, gpu) {
       if (onScreen) curve.update(data);
     },
   };
+}
+
+function remembered(history) {
+  return [history?.time_s ?? [], history?.power_w ?? [], history?.sm_mhz ?? []].map((values) => [...values]);
 }

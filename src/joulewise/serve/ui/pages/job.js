@@ -1,48 +1,55 @@
 // One job that returns: what is believed of each batch size, what learning has cost, and every trial.
 
 import { api, get, query } from "../api.js";
-import { chip, empty, fill, h, part, put, s, table, tile, to } from "../dom.js";
+import { chip, empty, h, part, put, s, say, table, tile, to } from "../dom.js";
 import { change, count, duration, energy, known, moment, setting, significant, UNKNOWN } from "../format.js";
+import { redrawn } from "../redraw.js";
 import { drawnWidth, scale, scatter } from "../scatter.js";
 import { tipped } from "../tip.js";
 
-const TRIALS = 200;
+const TRIALS = 200; // of the latest
 const HALF = 520; // pixels of a picture that has another beside it
 const STATES = { best: "done", works: "", open: "busy", hopeless: "bad", "too large": "bad", crashes: "bad" };
 
 export default async function (context) {
-  const { root, of: name } = context;
+  const { root, signal, of: name } = context;
   context.title(name);
-  await draw(context);
-  const again = async () => {
-    // Whoever reads it with the keyboard must not lose the place.
-    if (!root.contains(document.activeElement)) await draw(context);
-  };
-  context.on("run", again, { calm: 5 });
-  context.on("missed", again, { calm: 5 });
-  context.every(30, again);
-}
+  const about = h("p", { class: "lead-note" });
+  const nothing = empty("Nobody has asked for a trial yet.");
+  const parts = Array.from({ length: 6 }, () => h("div", {}));
+  const [numbers, believed, learnt, sizes, whole, tried] = parts;
+  const showNumbers = redrawn(context, numbers, ({ summary, beliefs }) => tiles(summary, beliefs));
+  const showBelieved = redrawn(context, believed, ({ beliefs, job }) => belief(beliefs, job));
+  const showLearnt = redrawn(context, learnt, ({ trials, summary }) => learning(trials, summary));
+  const showWhole = redrawn(context, whole, (points) => (points.length ? frontierPart(points) : null));
+  const sizesList = sizesTable();
+  const trialsList = trialsTable();
+  const earlier = h("p", { class: "small" });
+  put(sizes, part("Batch sizes", sizesList));
+  put(tried, part("Trials", trialsList, earlier));
+  put(root, h("p", { class: "crumbs" }, h("a", { href: to("series") }, "Recurring jobs"), " /"), h("h1", {}, name), about, nothing, numbers, h("div", { class: "two" }, believed, learnt), sizes, whole, tried);
 
-async function draw({ root, signal, of: name }) {
-  const [found, history, frontier] = await Promise.all([
-    get(api("series", name), signal),
-    get(query(api("series", name, "history"), { most: TRIALS }), signal),
-    get(api("series", name, "frontier"), signal),
-  ]);
-  const { job, platform, summary, beliefs } = found;
-  fill(
-    root,
-    h("p", { class: "crumbs" }, h("a", { href: to("series") }, "Recurring jobs"), " /"),
-    h("h1", {}, name),
-    h("p", { class: "lead-note" }, [job.target && `until ${job.target}`, `batch sizes ${job.batch_sizes.join(", ")} (default ${job.default})`, `at most ${count(job.max_epochs, "epoch")}`, platform && `on ${platform.gpus} × ${platform.gpu_name}`].filter(Boolean).join(" · ")),
-  );
-  if (!summary) {
-    put(root, empty("Nobody has asked for a trial yet."));
-    return;
-  }
-  put(root, tiles(summary, beliefs), h("div", { class: "two" }, belief(beliefs, job), learning(history.trials, summary)), sizes(beliefs));
-  if (frontier.points.length) put(root, whole(frontier.points));
-  put(root, trials(history));
+  const show = async () => {
+    const [{ job, platform, summary, beliefs }, { trials }, { points }] = await Promise.all([
+      get(api("series", name), signal),
+      get(query(api("series", name, "history"), { latest: true, most: TRIALS }), signal),
+      get(api("series", name, "frontier"), signal),
+    ]);
+    say(about, [job.target && `until ${job.target}`, `batch sizes ${job.batch_sizes.join(", ")} (default ${job.default})`, `at most ${count(job.max_epochs, "epoch")}`, platform && `on ${platform.gpus} × ${platform.gpu_name}`].filter(Boolean).join(" · "));
+    nothing.hidden = Boolean(summary);
+    for (const each of parts) each.hidden = !summary;
+    if (!summary) return;
+    showNumbers({ summary, beliefs });
+    showBelieved({ beliefs, job });
+    showLearnt({ trials, summary });
+    sizesList.renew(beliefs);
+    showWhole(points);
+    trialsList.renew([...trials].reverse());
+    earlier.hidden = !trials[0]?.asked.trial; // they are counted from 0
+    say(earlier, `The latest ${count(trials.length, "trial")}; 'joulewise recur history' has them all.`);
+  };
+  await show();
+  context.again(show, { on: "run", calm: 5 });
 }
 
 function tiles(summary, beliefs) {
@@ -124,64 +131,73 @@ function epochsOf(each, job) {
   return open ? `at least ${significant(each.epochs_low, 2)} epochs` : `${significant(each.epochs, 2)} epochs, 95 %: ${significant(each.epochs_low, 2)} to ${significant(each.epochs_high, 2)}`;
 }
 
+/** What whole runs took: those that are over and whose first trial is among these. */
+function wholeRuns(trials) {
+  const runs = new Map(); // by their names: [trial, …]
+  for (const trial of trials) runs.set(trial.asked.recurrence, [...(runs.get(trial.asked.recurrence) ?? []), trial]);
+  const list = [...runs.values()];
+  if (trials[0]?.asked.trial > 0) list.shift(); // it may have begun before
+  return list
+    .filter((tried) => tried.some(({ told }) => told) && tried.every(({ told, expired }) => told || expired))
+    .map((tried) => ({ tried, energy_j: tried.reduce((sum, { told }) => sum + (told?.energy_j ?? 0), 0) }));
+}
+
 /** Joules run by run: what learning cost is what stands above the best. */
 function learning(trials, summary) {
-  const runs = new Map();
-  for (const trial of trials) {
-    const own = runs.get(trial.asked.recurrence) ?? { energy_j: 0, trials: [], open: false };
-    own.energy_j += trial.told?.energy_j ?? 0;
-    own.open ||= !trial.told && !trial.expired;
-    own.trials.push(trial);
-    runs.set(trial.asked.recurrence, own);
-  }
-  const list = [...runs.values()];
+  const list = wholeRuns(trials);
+  if (!list.length) return part("What learning cost", empty("No run has ended yet."));
   const [width, height, left, bottom] = [drawnWidth(HALF), 264, 88, 40];
   const most = Math.max(...list.map((run) => run.energy_j), summary.best_energy_j ?? 0, summary.default_energy_j ?? 0, 1);
   const y = scale([0, most], height - bottom, 10, { room: 0 });
   const wide = (width - left - 10) / list.length;
-  const level = (value, words, kind) => known(value) && [s("line", { class: kind, x1: left, x2: width - 10, y1: y(value), y2: y(value) }), s("text", { class: "end halo", x: width - 12, y: y(value) - 5 }, words)];
   const picture = s(
     "svg",
     { viewBox: `0 0 ${width} ${height}`, class: "bars", role: "group", "aria-label": "What each run cost" },
     y.ticks.map((tick) => s("text", { class: "end", x: left - 8, y: y(tick) + 4, "aria-hidden": "true" }, energy(tick, null, 3))),
     s("line", { class: "grid", x1: left, x2: width - 10, y1: y(0), y2: y(0) }),
-    s("text", { class: "middle", x: (left + width) / 2, y: height - 8 }, `energy of ${count(list.length, "run")}, in order`),
+    s("text", { class: "middle", x: (left + width) / 2, y: height - 8 }, `energy of ${trials[0].asked.trial > 0 ? "the latest " : ""}${count(list.length, "run")} that are over, in order`),
   );
   list.forEach((run, number) => {
-    const tried = run.trials.map((trial) => `${trial.asked.batch_size} (${trial.told?.outcome?.replace("_", " ") ?? (trial.expired ? "lost" : "under way")})`).join(", then ");
-    const lines = [`run ${number + 1}: ${energy(run.energy_j)}`, `batch size ${tried}`, run.trials.at(-1).asked.reason];
+    const [{ asked }] = run.tried;
+    const sizes = run.tried.map((trial) => `${trial.asked.batch_size} (${trial.told?.outcome?.replaceAll("_", " ") ?? "lost"})`).join(", then ");
+    const lines = [`trial ${run.tried.map((trial) => trial.asked.trial).join(", ")} of ${moment(asked.time_s)}: ${energy(run.energy_j)}`, `batch size ${sizes}`, run.tried.at(-1).asked.reason];
     picture.append(
       tipped(
-        s("rect", { class: `bar ${run.trials.length > 1 ? "cut" : ""}`, x: left + number * wide + wide * 0.14, y: Math.min(y(run.energy_j), y(0) - 2), width: wide * 0.72, height: Math.max(2, y(0) - y(run.energy_j)), rx: 2, tabindex: 0, role: "img", "aria-label": lines.join("; ") }),
+        s("rect", { class: `bar ${run.tried.length > 1 ? "cut" : ""}`, x: left + number * wide + wide * 0.14, y: Math.min(y(run.energy_j), y(0) - 2), width: wide * 0.72, height: Math.max(2, y(0) - y(run.energy_j)), rx: 2, tabindex: 0, role: "img", "aria-label": lines.join("; ") }),
         () => lines,
       ),
     );
   });
-  put(picture, level(summary.default_energy_j, "a run at default", "limit"), level(summary.best_energy_j, "a run at the best", "aim"));
+  put(picture, levels(summary, y, left, width - 10));
   return part("What learning cost", h("figure", { class: "figure" }, picture));
 }
 
-function sizes(beliefs) {
-  return part(
+/** Lines at what a run takes at default and at the best, with their names; one name where they lie too close for two. */
+function levels({ default_energy_j: usual, best_energy_j: best }, y, left, right) {
+  const line = (value, kind) => known(value) && s("line", { class: kind, x1: left, x2: right, y1: y(value), y2: y(value) });
+  const name = (value, words) => known(value) && s("text", { class: "end halo", x: right - 2, y: y(value) - 5 }, words);
+  const close = known(usual) && known(best) && Math.abs(y(usual) - y(best)) < 16;
+  return [line(usual, "limit"), line(best, "aim"), close ? name(Math.max(usual, best), "a run at default, and at the best") : [name(usual, "a run at default"), name(best, "a run at the best")]];
+}
+
+function sizesTable() {
+  return table(
     "Batch sizes",
-    table(
-      "Batch sizes",
-      [
-        { name: "Batch size", number: true, cell: (each) => each.batch_size },
-        { name: "State", cell: (each) => chip(each.state, STATES[each.state] ?? "") },
-        { name: "Got there", number: true, cell: (each) => `${each.successes} of ${each.runs}` },
-        { name: "Epochs", number: true, cell: (each) => (known(each.epochs) ? `${significant(each.epochs, 2)} (${significant(each.epochs_low, 2)}–${significant(each.epochs_high, 2)})` : UNKNOWN) },
-        { name: "An epoch", number: true, cell: (each) => (each.epoch ? `${energy(each.epoch.energy_j)}, ${duration(each.epoch.duration_s)}` : UNKNOWN) },
-        { name: "Setting", cell: (each) => (each.epoch ? setting(each.epoch.setting) : "") },
-        { name: "Why", long: true, cell: (each) => each.says },
-      ],
-      beliefs,
-      { stacked: true, rowClass: (each) => (each.state === "best" ? "chosen" : null) },
-    ),
+    [
+      { name: "Batch size", number: true, cell: (each) => each.batch_size },
+      { name: "State", cell: (each) => chip(each.state, STATES[each.state] ?? "") },
+      { name: "Got there", number: true, cell: (each) => `${each.successes} of ${each.runs}` },
+      { name: "Epochs", number: true, cell: (each) => (known(each.epochs) ? `${significant(each.epochs, 2)} (${significant(each.epochs_low, 2)}–${significant(each.epochs_high, 2)})` : UNKNOWN) },
+      { name: "An epoch", number: true, cell: (each) => (each.epoch ? `${energy(each.epoch.energy_j)}, ${duration(each.epoch.duration_s)}` : UNKNOWN) },
+      { name: "Setting", cell: (each) => (each.epoch ? setting(each.epoch.setting) : "") },
+      { name: "Why", long: true, cell: (each) => each.says },
+    ],
+    [],
+    { stacked: true, key: (each) => each.batch_size, rowClass: (each) => (each.state === "best" ? "chosen" : null) },
   );
 }
 
-function whole(points) {
+function frontierPart(points) {
   return part(
     "Whole runs that nothing beats",
     scatter("Time and energy of whole runs", {
@@ -191,27 +207,20 @@ function whole(points) {
   );
 }
 
-function trials(history) {
-  const holder = h("div", {});
-  const rows = [...history.trials].reverse();
-  fill(
-    holder,
-    table(
-      "Trials",
-      [
-        { name: "Trial", number: true, cell: ({ asked }) => asked.trial },
-        { name: "When", cell: ({ asked }) => moment(asked.time_s) },
-        { name: "Batch size", number: true, cell: ({ asked }) => asked.batch_size },
-        { name: "Ended", cell: ({ told, expired }) => (told ? chip(told.outcome.replaceAll("_", " "), told.outcome === "reached" ? "done" : "bad") : expired ? chip("lost", "bad") : chip("under way", "busy")) },
-        { name: "Epochs", number: true, cell: ({ told }) => told?.epochs ?? UNKNOWN },
-        { name: "Energy", number: true, cell: ({ told }) => energy(told?.energy_j) },
-        { name: "Took", number: true, cell: ({ told }) => duration(told?.duration_s) },
-        { name: "Why", long: true, cell: ({ asked }) => asked.reason },
-      ],
-      rows,
-      { stacked: true },
-    ),
-    history.next !== null && h("p", { class: "small" }, `The first ${count(history.trials.length, "trial")}; 'joulewise recur history' has them all.`),
+function trialsTable() {
+  return table(
+    "Trials",
+    [
+      { name: "Trial", number: true, cell: ({ asked }) => asked.trial },
+      { name: "When", cell: ({ asked }) => moment(asked.time_s) },
+      { name: "Batch size", number: true, cell: ({ asked }) => asked.batch_size },
+      { name: "Ended", cell: ({ told, expired }) => (told ? chip(told.outcome.replaceAll("_", " "), told.outcome === "reached" ? "done" : "bad") : expired ? chip("lost", "bad") : chip("under way", "busy")) },
+      { name: "Epochs", number: true, cell: ({ told }) => told?.epochs ?? UNKNOWN },
+      { name: "Energy", number: true, cell: ({ told }) => energy(told?.energy_j) },
+      { name: "Took", number: true, cell: ({ told }) => duration(told?.duration_s) },
+      { name: "Why", long: true, cell: ({ asked }) => asked.reason },
+    ],
+    [],
+    { stacked: true, key: ({ asked }) => asked.trial },
   );
-  return part("Trials", holder);
 }

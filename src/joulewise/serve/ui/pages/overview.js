@@ -2,13 +2,23 @@
 
 import { get } from "../api.js";
 import { sparkline } from "../chart.js";
-import { fill, h, part, put, say, tile, typed } from "../dom.js";
+import { spliced } from "../columns.js";
+import { fill, h, part, put, say, tile, troubled, typed } from "../dom.js";
 import { carbon, count, duration, energy, kilowattHours, known, money, power, UNKNOWN } from "../format.js";
 import { nextSteps } from "../next.js";
-import { runsTable } from "../runs_table.js";
+import { redrawn } from "../redraw.js";
+import { LISTED_S, runsTable } from "../runs_table.js";
+import { savingOf } from "../saving.js";
 import { welcome } from "./welcome.js";
 
 const KEPT_S = 300; // of the small curve
+const GAP_S = 6; // so long without a reading is a gap in it
+const SAVED = {
+  saved: "proven, 95 % interval, against default",
+  lost: "more was used than by default, 95 % interval",
+  open: "not told from nothing yet, 95 % interval",
+  none: "Nothing is proven yet: joulewise run --tune",
+};
 
 export default async function (context) {
   const { root, signal } = context;
@@ -17,26 +27,29 @@ export default async function (context) {
 
   const now = tile("Drawn now", UNKNOWN, "", "lead");
   const spent = tile("Spent in runs");
-  const saved = tile("Saved", UNKNOWN, "", "good");
+  const saved = tile("Saved");
   const worth = tile("Worth");
   const since = h("span", {});
   const curve = sparkline("Power of all GPUs over the last five minutes");
   const lately = h("dd", { class: "curve" }, curve, h("span", { class: "ends", "aria-hidden": "true" }, since, h("span", {}, "now")));
   put(now, lately);
   const troubles = h("div", {});
+  const showTroubles = redrawn(context, troubles, troubled);
   const headline = h("h1", {});
   const note = h("p", { class: "lead-note" });
   const steps = h("div", {});
-  const recent = h("div", {});
-  const filled = [headline, note, h("dl", { class: "tiles" }, now, spent, saved, worth), steps, part("Latest runs", recent)];
+  const suggest = redrawn(context, steps, (todo) => (todo.length ? nextPart(todo) : null));
+  const recent = runsTable("Latest runs", []);
+  const all = h("a", { href: "#/runs" });
+  const rest = h("p", {}, all);
+  const filled = [headline, note, h("dl", { class: "tiles" }, now, spent, saved, worth), steps, part("Latest runs", recent, rest)];
   const body = h("div", {});
   put(root, troubles, body);
 
-  const drawn = past(gpus.gpus);
+  let drawn = past(gpus.gpus);
   let cards = gpus.gpus; // as last heard, for what to do next
-  let suggested = "";
   const show = (said) => {
-    fill(troubles, said.troubles?.length ? h("ul", { class: "troubles", "aria-label": "Troubles" }, said.troubles.map((each) => h("li", {}, each))) : null);
+    showTroubles(said.troubles ?? []);
     if (!said.runs) {
       if (!body.querySelector(".steps")) fill(body, welcome(said));
       return;
@@ -44,39 +57,39 @@ export default async function (context) {
     if (!body.contains(headline)) fill(body, filled);
     say(headline, headlineOf(said));
     say(note, noteOf(said));
-    const todo = nextSteps(said, cards);
-    // Somebody may be about to copy one: only other steps are drawn again.
-    if (JSON.stringify(todo) !== suggested) fill(steps, todo.length ? nextPart(todo) : null);
-    suggested = JSON.stringify(todo);
+    suggest(nextSteps(said, cards));
     now.say(said.gpus ? power(said.power_w) : UNKNOWN, said.gpus ? count(said.gpus, "GPU") : "This server reads no GPU.");
     spent.say(energy(said.energy_j), spentWords(said));
-    saved.say(energy(said.saved_j, said.saved_half_j), known(said.saved_j) ? "proven, 95 % interval, against default" : "Nothing is proven yet: joulewise run --tune");
+    saved.say(energy(said.saved_j, said.saved_half_j), SAVED[savingOf(said)]);
+    saved.classList.toggle("good", savingOf(said) === "saved");
     worth.say(...worthOf(said));
-    // Whoever is reading a row with the keyboard must not lose it.
-    if (recent.contains(document.activeElement)) return;
-    fill(recent, runsTable("Latest runs", said.recent), said.runs > said.recent.length && h("p", {}, h("a", { href: "#/runs" }, `All ${count(said.runs, "run")}`)));
+    recent.renew(said.recent);
+    rest.hidden = said.runs <= said.recent.length;
+    say(all, `All ${count(said.runs, "run")}`);
   };
   show(first);
   const draw = () => {
-    lately.hidden = !drawn.values.some(known);
-    curve.draw(drawn.times, drawn.values);
-    say(since, drawn.times.length > 1 ? `${duration(Math.round(drawn.times.at(-1) - drawn.times[0]))} ago` : "");
+    const [times, values] = drawn;
+    lately.hidden = !values.some(known);
+    curve.draw(times, values);
+    say(since, times.length > 1 ? `${duration(Math.round(times.at(-1) - times[0]))} ago` : "");
   };
   context.ready(draw);
   addEventListener("joulewise-theme", draw);
   context.undo(() => removeEventListener("joulewise-theme", draw));
 
-  const again = async () => show(await get("/api/overview", signal));
-  context.on("run", again, { calm: 2 });
-  context.on("missed", again, { calm: 2 });
-  context.every(30, again);
+  context.again(async () => show(await get("/api/overview", signal)), { on: "run", late: LISTED_S });
+  // While nobody listened the server has read on: what it remembers is the curve without a gap.
+  context.on("missed", async () => {
+    drawn = spliced(drawn, past((await get("/api/gpus", signal)).gpus), GAP_S);
+    draw();
+  });
   context.on("gpus", (said) => {
     cards = said.gpus;
     const total = sum(said.gpus);
     now.say(said.gpus.length ? power(total) : UNKNOWN, said.gpus.length ? count(said.gpus.length, "GPU") : "This server reads no GPU.");
-    drawn.times.push(said.time_s);
-    drawn.values.push(total);
-    while (drawn.times[0] < said.time_s - KEPT_S) [drawn.times, drawn.values].forEach((list) => list.shift());
+    drawn = spliced(drawn, [[said.time_s], [total]], GAP_S);
+    while (drawn[0][0] < said.time_s - KEPT_S) drawn.forEach((list) => list.shift());
     draw();
   });
 }
@@ -85,10 +98,14 @@ export default async function (context) {
 function headlineOf(said) {
   const where = said.simulated ? " on virtual GPUs" : "";
   const spent = said.energy_j > 0 ? `${energy(said.energy_j)} spent` : "";
-  if (!known(said.saved_j)) return spent ? `${spent}${where}, no saving proven yet` : `${count(said.runs, "run")}${where}, none measured to its end yet`;
-  const certain = !known(said.saved_half_j) || said.saved_j > said.saved_half_j;
-  const saved = certain ? `${energy(said.saved_j, said.saved_half_j)} saved` : "No saving that can be told from nothing";
-  return [saved, spent].filter(Boolean).join(", ") + where;
+  const saving = savingOf(said);
+  if (saving === "none") return spent ? `${spent}${where}, no saving proven yet` : `${count(said.runs, "run")}${where}, none measured to its end yet`;
+  const words = {
+    saved: `${energy(said.saved_j, said.saved_half_j)} saved`,
+    lost: `${energy(-said.saved_j, said.saved_half_j)} more used than by default`,
+    open: "No saving that can be told from nothing",
+  };
+  return [words[saving], spent].filter(Boolean).join(", ") + where;
 }
 
 function noteOf(said) {
@@ -115,21 +132,22 @@ function sum(gpus) {
   return values.length ? values.reduce((a, b) => a + b, 0) : null;
 }
 
-/** The same, over what the server still remembers. */
+/** The same, over what the server still remembers: [times, watts]. */
 function past(gpus) {
   const longest = gpus.reduce((most, gpu) => ((gpu.history?.time_s.length ?? 0) > most.length ? gpu.history.time_s : most), []);
   const from = longest.findIndex((time_s) => time_s >= longest.at(-1) - KEPT_S);
   const times = from < 0 ? [] : longest.slice(from);
   // They are read together: the last of one belongs to the last of all.
   const values = times.map((_, at) => sum(gpus.map((gpu) => ({ power_w: gpu.history?.power_w.at(at - times.length) }))));
-  return { times, values };
+  return [times, values];
 }
 
 function worthOf(said) {
+  if (savingOf(said) !== "saved") return [UNKNOWN, "Once something is proven to be saved."];
   const parts = [];
   if (known(said.saved_money)) parts.push([money(said.saved_money, said.currency), `at ${money(said.kwh_price, said.currency)} a kWh`]);
   if (known(said.saved_carbon_g)) parts.push([carbon(said.saved_carbon_g), `at ${said.carbon_g_per_kwh} g a kWh${said.carbon_source ? `, ${said.carbon_source}` : ""}`]);
-  if (!parts.length) return [UNKNOWN, known(said.saved_j) ? "Say what a kWh costs: joulewise serve --kwh-price 0.30" : "Once something is saved."];
+  if (!parts.length) return [UNKNOWN, "Say what a kWh costs: joulewise serve --kwh-price 0.30"];
   const [first, second] = parts;
   return [first[0], [first[1], second && `${second[0]} ${second[1]}`].filter(Boolean).join("; ")];
 }

@@ -1,9 +1,10 @@
 // All runs, latest first, a page at a time.
 
 import { api, get, query } from "../api.js";
-import { empty, fill, h, put } from "../dom.js";
+import { empty, h, put } from "../dom.js";
 import { count } from "../format.js";
-import { runsTable } from "../runs_table.js";
+import { redrawn } from "../redraw.js";
+import { LISTED_S, runsTable } from "../runs_table.js";
 
 const PAGE = 50;
 
@@ -29,34 +30,23 @@ export default async function (context) {
     h("span", {}, h("label", { for: "runs-state" }, "State"), state),
     h("button", {}, "Show"),
   );
-  state.addEventListener("change", () => form.requestSubmit());
-  const list = h("div", {});
-  put(root, h("h1", {}, "Runs"), form, list);
+  const nothing = asked.query || asked.state ? empty("No run is like that.") : empty("No run yet. This one measures a command; with --tune it also saves:", "joulewise run -- python train.py");
+  const list = runsTable("Runs", []);
+  const pages = h("nav", { class: "pager", "aria-label": "Pages of runs" });
+  const showPages = redrawn(context, pages, ({ last, total, next }) => [
+    asked.first > 0 && h("a", { href: address({ first: Math.max(0, asked.first - PAGE) }) }, "← later"),
+    h("span", {}, `${asked.first + 1}–${last} of ${count(total, "run")}`),
+    next !== null && h("a", { href: address({ first: next }) }, "earlier →"),
+  ]);
+  put(root, h("h1", {}, "Runs"), form, nothing, list, pages);
 
-  const show = (said) => {
-    if (!said.runs.length) {
-      const nothing = asked.query || asked.state;
-      fill(list, nothing ? empty("No run is like that.") : empty("No run yet. This one measures a command; with --tune it also saves:", "joulewise run -- python train.py"));
-      return;
-    }
-    const last = asked.first + said.runs.length;
-    fill(
-      list,
-      runsTable("Runs", said.runs),
-      h(
-        "nav",
-        { class: "pager", "aria-label": "Pages of runs" },
-        asked.first > 0 && h("a", { href: address({ first: Math.max(0, asked.first - PAGE) }) }, "← later"),
-        h("span", {}, `${asked.first + 1}–${last} of ${count(said.total, "run")}`),
-        said.next !== null && h("a", { href: address({ first: said.next }) }, "earlier →"),
-      ),
-    );
+  const show = async () => {
+    const { runs, total, next } = await get(path, signal);
+    nothing.hidden = runs.length > 0;
+    list.hidden = pages.hidden = !nothing.hidden;
+    list.renew(runs);
+    showPages({ last: asked.first + runs.length, total, next });
   };
-  show(await get(path, signal));
-  const again = async () => {
-    // Whoever is reading a row with the keyboard must not lose it.
-    if (!list.contains(document.activeElement)) show(await get(path, signal));
-  };
-  context.on("run", again, { calm: 2 });
-  context.on("missed", again, { calm: 2 });
+  await show();
+  context.again(show, { on: "run", late: LISTED_S }); // in between, too: "12 s ago" is soon a minute, and of a killed run nobody tells
 }

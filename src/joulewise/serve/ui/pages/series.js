@@ -7,28 +7,50 @@ import { change, count, energy, known, UNKNOWN } from "../format.js";
 export default async function (context) {
   const { root, signal } = context;
   context.title("Recurring jobs");
-  const { series: names } = await get(api("series"), signal);
-  put(root, h("h1", {}, "Recurring jobs"), h("p", { class: "lead-note" }, "Trainings that return: which batch size and setting cost least, learnt run by run."));
-  if (!names.length) {
-    put(root, empty("No job yet. This one learns with every night:", "joulewise recur run --job nightly --batch-sizes 8..256 --default 32 --target 'val_acc>=0.84' --max-epochs 10 \\\n    -- python train.py --batch-size {batch_size}"));
-    return;
-  }
-  const jobs = [];
-  for (const name of names) jobs.push(await get(api("series", name), signal)); // one by one: a crowd of them is not urgent
-  put(
-    root,
-    table(
-      "Recurring jobs",
-      [
-        { name: "Job", long: true, cell: ({ job, platform }) => [h("a", { href: to("series", job.name) }, job.name), h("span", { class: "under" }, platform ? `${platform.gpus} × ${platform.gpu_name}` : "never asked for")] },
-        { name: "Target", cell: ({ job }) => job.target || UNKNOWN },
-        { name: "Runs", number: true, cell: ({ summary }) => (summary ? count(summary.recurrences, "run") : "0 runs") },
-        { name: "Best batch size", number: true, cell: ({ summary }) => summary?.best ?? UNKNOWN },
-        { name: "Spent", number: true, cell: ({ summary }) => energy(summary?.energy_j) },
-        { name: "Cost against default", number: true, cell: ({ summary }) => (known(summary?.saved) ? change(-summary.saved, known(summary.saved_error) ? 1.96 * summary.saved_error : null) : UNKNOWN) },
-      ],
-      jobs,
-      { stacked: true },
-    ),
+  const nothing = empty("No job yet. This one learns with every night:", "joulewise recur run --job nightly --batch-sizes 8..256 --default 32 --target 'val_acc>=0.84' --max-epochs 10 \\\n    -- python train.py --batch-size {batch_size}");
+  const list = table(
+    "Recurring jobs",
+    [
+      { name: "Job", long: true, cell: ({ name, found, trouble }) => [h("a", { href: to("series", name) }, name), h("span", { class: "under" }, trouble ?? platformOf(found))] },
+      { name: "Target", cell: ({ found }) => found?.job.target || UNKNOWN },
+      { name: "Runs", number: true, cell: ({ found }) => (found ? count(found.summary?.recurrences ?? 0, "run") : UNKNOWN) },
+      { name: "Best batch size", number: true, cell: ({ found }) => found?.summary?.best ?? UNKNOWN },
+      { name: "Spent", number: true, cell: ({ found }) => energy(found?.summary?.energy_j) },
+      { name: "Cost against default", number: true, cell: ({ found }) => costOf(found?.summary) },
+    ],
+    [],
+    { stacked: true, key: ({ name }) => name },
   );
+  put(root, h("h1", {}, "Recurring jobs"), h("p", { class: "lead-note" }, "Trainings that return: which batch size and setting cost least, learnt run by run."), nothing, list);
+
+  let rows = [];
+  const names = async () => {
+    const { series } = await get(api("series"), signal);
+    rows = series.map((name) => rows.find((row) => row.name === name) ?? { name });
+    nothing.hidden = rows.length > 0;
+    list.hidden = !nothing.hidden;
+    list.renew(rows);
+  };
+  /** One by one, a crowd of them is not urgent; each is shown as it comes, and one that cannot be read says why. */
+  const each = async () => {
+    for (const { name } of [...rows]) {
+      const row = await get(api("series", name), signal).then((found) => ({ name, found }), (error) => ({ name, trouble: error.message }));
+      if (signal.aborted) return;
+      rows = rows.map((old) => (old.name === name ? row : old));
+      list.renew(rows);
+    }
+  };
+  await names();
+  each(); // the names are worth a look already
+  context.again(() => names().then(each), { on: "run", calm: 5 });
+}
+
+function platformOf(found) {
+  if (!found) return "…";
+  return found.platform ? `${found.platform.gpus} × ${found.platform.gpu_name}` : "never asked for";
+}
+
+function costOf(summary) {
+  if (!known(summary?.saved)) return UNKNOWN;
+  return change(-summary.saved, known(summary.saved_error) ? 1.96 * summary.saved_error : null);
 }
