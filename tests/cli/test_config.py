@@ -70,60 +70,134 @@ def test_the_nearest_file_wins_key_by_key(places, capsys):
     }
 
 
-def test_what_is_typed_wins_over_files_and_so_does_the_environment(places, capsys):
-    put(places["project"], "[history]\njson = true\n")
-    assert called("history") == 0
-    assert json.loads(capsys.readouterr().out) == []
-    put(places["project"], "[model.list]\njson = true\n")
-    assert called("model", "list") == 0
-    json.loads(capsys.readouterr().out)
-    put(places["project"], '[report]\ndatabase = "/nowhere/else.db"\n')
-    assert called("report", "--database", "/typed/x.db") != 0
-    said = capsys.readouterr().err
-    assert "/nowhere/else.db" not in said
+def test_what_is_typed_wins_over_files_and_so_does_the_environment(places, capsys, monkeypatch):
+    put(places["user"], '[report]\ndatabase = "/in/a/file.db"\n')
+    assert called("report") == 2
+    assert "/in/a/file.db" in capsys.readouterr().err
+    assert called("report", "--database", "/typed/x.db") == 2
+    assert "/typed/x.db" in capsys.readouterr().err
+    monkeypatch.setenv("JOULEWISE_DATABASE", "postgresql://127.0.0.1:1/in-the-environment")
+    assert called("report") == 1
+    assert "in-the-environment" in capsys.readouterr().err
+
+
+def test_a_server_that_is_typed_is_not_refused_for_a_database_that_a_file_names(places, capsys):
+    put(places["user"], '[recur.status]\ndatabase = "x.db"\n')
+    assert called("recur", "status", "nightly", "--server", "http://127.0.0.1:1") == 1
+    assert "http://127.0.0.1:1" in capsys.readouterr().err
+
+
+def test_a_bound_in_a_file_is_for_runs_that_are_tuned(places, capsys):
+    put(places["project"], '[run]\nmax_slowdown = "1%"\n[serve]\nkwh_price = 0.30\n[recur.run]\neta = 0.7\n')
+    assert called("run", "--gpu", "sim:h200", "--no-keep", "--", "true") == 0
+    capsys.readouterr()
+    assert called("run", "--gpu", "sim:h200", "--no-keep", "--max-slowdown", "1%", "--", "true") == 2
+    assert "add --tune" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[report]\ndatabase = "x.db"\n',
+        '[cluster.status]\nserver = "http://evil.example"\n',
+        '[serve]\nhost = "0.0.0.0"\n',
+        '[estimate]\nheader = ["A: b"]\n',
+        '[run]\nreport = "/home/me/.bashrc"\n',
+    ],
+)
+def test_a_file_that_came_with_a_repository_does_not_say_where_things_are_kept_or_sent(places, capsys, text):
+    put(places["pyproject"], text.replace("[", "[tool.joulewise.", 1))
+    assert called("leases") == 2
+    assert "a file in the current folder" in capsys.readouterr().err
+    places["pyproject"].unlink()
+    put(places["user"], text)
+    assert config_files.read().values != {}
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[history]\njsn = true\n", "'jsn' in [history]"),
+        ("[run]\njson = true\n", "a text or a number is wanted"),
+        ("[run]\nplot = 2024-01-01\n", "a text or a number is wanted"),
+        ("[run]\nlive = 'yes'\n", "true or false is wanted"),
+        ("[run]\ngpu = ['sim:h200']\n", "one value is wanted"),
+    ],
+)
+def test_a_value_that_could_not_be_typed_is_refused(places, capsys, text, said):
+    put(places["user"], text)
+    assert called("run", "--", "true") == 2
+    shown = capsys.readouterr().err
+    assert said in shown
+    assert "config.toml" in shown
+
+
+def test_one_value_of_an_option_that_takes_several_will_do(places, capsys):
+    put(places["user"], '[run]\nset = "sm_mhz=1500"\n')
+    assert called("run", "--gpu", "sim:h200", "--no-keep", "--", "true") == 0
+    assert "1500" in capsys.readouterr().err
+
+
+def test_what_is_no_plain_file_holds_up_nobody(places, capsys):
+    os.mkfifo(places["project"])
+    assert called("leases", "--socket", "/nowhere") in (0, 1)
+    assert called("config") == 0
+    assert "left out: it is no plain file" in capsys.readouterr().out
+
+
+def test_a_user_without_a_home_is_no_fault(places, capsys, monkeypatch):
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    assert called("model", "list") == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[history]\nrun = 3\n", "'run' in [history]"),
         ("[recur.history]\nserver_url = 'x'\n", "'server_url' in [recur.history]"),
-        ("[histori]\njson = true\n", "'histori'"),
-        ("json = true\n", "'json'"),
+        ("[histori]\nn = 3\n", "'histori'"),
+        ("n = 3\n", "'n'"),
         ("[history]\nyes = true\n", "'yes' in [history]"),
-        ("[history\n", "joulewise.toml is no TOML"),
-        ("[history]\njson = {a = 1}\n", "'json' in [history]"),
+        ("[history]\njson = true\n", "'json' in [history]"),  # it could not be taken back
+        ("[history\n", "config.toml is no TOML"),
+        ("[history]\nn = {a = 1}\n", "'n' in [history]"),
     ],
 )
 def test_a_key_that_no_verb_has_is_refused_by_its_name(places, capsys, text, said):
-    put(places["project"], text)
+    put(places["user"], text)
     verb = ("recur", "history", "x") if "recur" in text else ("history",)
     assert called(*verb) == 2
     shown = capsys.readouterr()
     assert (shown.out, shown.err.count("\n")) == ("", 1)
     assert said in shown.err
     assert called("config") == 2
-    assert "joulewise.toml" in capsys.readouterr().err
+    assert "config.toml" in capsys.readouterr().err
 
 
 def test_a_verb_minds_its_own_table_alone(places, capsys):
-    put(places["project"], "[serve]\nnothing = 1\n")
+    put(places["user"], "[serve]\nnothing = 1\n")
     assert called("history") == 0
 
 
 def test_a_file_in_somebody_elses_folder_says_nothing_to_us(places, capsys, may_set):
-    put(places["project"], "[history]\njson = true\n")
+    put(places["project"], "[history]\nn = 3\n")
     os.chown(places["project"], 12345, 12345)
     assert config_files.read().values == {}
+    assert called("history") == 0
+    assert capsys.readouterr().err == "joulewise: joulewise.toml is left out: it belongs to somebody else\n"
     assert called("config") == 0
     assert "left out: it belongs to somebody else" in capsys.readouterr().out
 
 
 def test_one_file_can_be_named_and_none(places, monkeypatch, capsys):
-    put(places["project"], "[history]\njson = true\n")
-    put(places["user"], "[history]\nlearnt = true\n")
+    put(places["project"], "[history]\nn = 3\n")
+    put(places["user"], "[history]\nn = 4\n")
     monkeypatch.setenv(config_files.VARIABLE, str(places["user"]))
-    assert config_files.read().values == {"history": {"learnt": True}}
+    assert config_files.read().values == {"history": {"n": 4}}
     monkeypatch.setenv(config_files.VARIABLE, "")
     assert config_files.read().values == {}
     monkeypatch.setenv(config_files.VARIABLE, "/nowhere.toml")
@@ -132,9 +206,10 @@ def test_one_file_can_be_named_and_none(places, monkeypatch, capsys):
 
 
 def test_no_secret_is_shown(places, monkeypatch, capsys):
-    put(places["project"], '[report]\ndatabase = "postgresql://u:geheim@h/d"\n')
+    text = '[report]\ndatabase = "postgresql://u:geheim@h/d"\n[estimate]\nheader = ["Authorization: Bearer geheim"]\n'
+    put(places["user"], text)
     monkeypatch.setenv("JOULEWISE_TOKEN", "jw_geheim")
-    monkeypatch.setenv("JOULEWISE_DATABASE", "postgresql://u:geheim@h/d")
+    monkeypatch.setenv("JOULEWISE_DATABASE", "postgresql://u:p@geheim@h/d")
     assert called("config") == 0
     said = capsys.readouterr().out
     assert "geheim" not in said

@@ -368,7 +368,7 @@ def test_faults_reach_nvml_clients_and_go_away(one: RunningNode) -> None:
 @needs_nvml
 def test_a_driver_reload_resets_the_counter_and_the_settings(one: RunningNode) -> None:
     link = Link(one.directory)
-    link.work([LIGHT] * 20)
+    link.work([LIGHT] * 100)  # so much that what it draws idle meanwhile, on a slow machine, is little beside it
     link.close()
     through_nvml(one, "nvmlDeviceSetPowerManagementLimit(gpu, 300000); nvmlDeviceSetGpuLockedClocks(gpu, 990, 990)")
     show = "print(nvmlDeviceGetTotalEnergyConsumption(gpu), nvmlDeviceGetPowerManagementLimit(gpu))"
@@ -378,8 +378,7 @@ def test_a_driver_reload_resets_the_counter_and_the_settings(one: RunningNode) -
         after_mj, limit_after_mw = map(int, through_nvml(one, show).split())
         assert limit_mw == 300_000
         assert limit_after_mw == 700_000
-        assert before_mj > 150_000
-        assert after_mj < 100_000
+        assert after_mj < before_mj / 2
         link = Link(one.directory)
         done = link.work(LIGHT)
         link.close()

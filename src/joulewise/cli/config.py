@@ -11,6 +11,7 @@ import typer
 from joulewise.cli import config_files
 from joulewise.core.errors import BadSpec
 from joulewise.core.secrecy import masked
+from joulewise.store.store import masked as without_password
 
 _PREFIX = "JOULEWISE_"
 
@@ -21,15 +22,16 @@ def config(as_json: Annotated[bool, typer.Option("--json", help="One JSON object
     joulewise config
     joulewise config --json | jq .defaults
 
-    Files are TOML: a table a verb, a key an option, as in
+    Files are TOML: a table a verb, a key an option that takes a value, as in
 
       [run]
       max_slowdown = "1%"
 
     and the nearest wins: ./joulewise.toml, or [tool.joulewise] in
-    ./pyproject.toml; ~/.config/joulewise/config.toml;
-    /etc/joulewise/config.toml. Flags, and JOULEWISE_… variables, win over
-    all. JOULEWISE_CONFIG names one file to read instead; empty: none.
+    ./pyproject.toml, for what is wanted of a job;
+    ~/.config/joulewise/config.toml and /etc/joulewise/config.toml for
+    everything. Flags, and JOULEWISE_… variables, win over all.
+    JOULEWISE_CONFIG names one file to read instead; empty: none.
     """
     said = config_files.read()
     rows = [
@@ -65,9 +67,13 @@ def _at(said: config_files.Config, words: tuple[str, ...]) -> Any:
     found: Any = said.values
     for word in words:
         found = found[word]
-    return _shown(words[-1], found) if isinstance(found, str) else found
+    return [_shown(words[-1], each) for each in found] if isinstance(found, list) else _shown(words[-1], found)
 
 
-def _shown(name: str, value: str) -> str:
+def _shown(name: str, value: Any) -> Any:
     """Without a password or a token in it."""
-    return masked(["", f"--{name.lower()}", value])[2]
+    if not isinstance(value, str):
+        return value
+    if name == "header":
+        return f"{value.partition(':')[0]}: ***"
+    return masked(["", f"--{name.lower()}", without_password(value)])[2]

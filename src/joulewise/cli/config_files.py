@@ -9,17 +9,20 @@ A table a verb, a key an option, named as on the command line with ``_`` for ``-
     eta = 0.7
 
 Of several files the nearest wins, key by key: ``./joulewise.toml`` (or ``[tool.joulewise]`` in ``./pyproject.toml``),
-then the user's, then the machine's. What is typed, and what the environment says, wins over all of them: the
-command-line library sees to that. ``JOULEWISE_CONFIG`` names one file to read instead; empty: none.
+then the user's, then the machine's. What the environment says wins over all of them, and what is typed over that.
+``JOULEWISE_CONFIG`` names one file to read instead; empty: none.
 
-A file in the current folder is believed only if it belongs to whoever runs the command, or to root: a folder of
-somebody else's must not say what root's command does.
+A default can always be taken back by typing: so a flag that has no opposite is none. And a file in the current folder
+may come from anybody whose repository was cloned: it says what is wanted of a job (``WANTED``), never where things are
+kept, sent or listened to; and one that is somebody else's says nothing at all, least of all to root.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+import stat
+from collections.abc import Iterator, Mapping, Set
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -28,9 +31,25 @@ from joulewise.core.errors import BadSpec
 
 VARIABLE: Final = "JOULEWISE_CONFIG"
 MACHINE: Final = Path("/etc/joulewise/config.toml")
+_AIMS: Final = {"max_slowdown", "objective", "eta", "deadline", "power_budget", "energy_budget", "tune"}
+_WORTH: Final = {"kwh_price", "gpu_hour_price", "host_watts", "currency", "carbon_g_per_kwh", "carbon_source"}
+_SERIES: Final = {"job", "batch_sizes", "default", "target", "max_epochs", "lr", "lr_rule", "metric_pattern", "grace"}
+_LOOKS: Final = {"gpu", "speed", "seed", "interval", "live", "stop_at_target", "n"}
+WANTED: Final = frozenset(_AIMS | _WORTH | _SERIES | _LOOKS)
+"""Keys that a file in the current folder may have."""
 _PROJECT: Final = Path("joulewise.toml")
 _PYPROJECT: Final = Path("pyproject.toml")
 _MOST_BYTES: Final = 1 << 20
+_NEVER: Final = frozenset({"help", "yes", "forget"})
+_ENVIRONMENT: Final = {
+    "database": "JOULEWISE_DATABASE",
+    "token_file": "JOULEWISE_TOKEN",
+    "socket": "JOULEWISE_SOCKET",
+    "server": "JOULEWISE_CLUSTER",
+}
+"""Variables that are read where these options are not given; the last only by the verbs of a cluster."""
+_EITHER: Final = frozenset({"database", "server"})
+"""Of these, one that is typed means: not the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +59,8 @@ class Looked:
     path: Path
     found: bool
     says: str = ""
+    foreign: bool = False
+    """Whether it is left out because it is somebody else's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,39 +77,47 @@ def read() -> Config:
     values: dict[str, Any] = {}
     origins: dict[tuple[str, ...], Path] = {}
     looked = []
-    for path, strict in _places():
-        about, tables = _read(path, strict=strict)
+    for path in _places():
+        about, tables = _read(path)
         looked.append(about)
         for words, value in _flat(tables):
+            if path in (_PROJECT, _PYPROJECT) and words[-1] not in WANTED:
+                raise BadSpec(
+                    f"{'.'.join(words)} in {path}: a file in the current folder says what is wanted of a job, and may "
+                    "not set that; put it into your own (~/.config/joulewise/config.toml)"
+                )
             _put(values, words, value)
             origins[words] = path
     return Config(values, origins, tuple(looked))
 
 
-def defaults(command: Any, ctx: Any) -> dict[str, Any]:
-    """What the files say of ``command``, by the library's names for its options. BadSpec for a table of no verb, and
-    for a key that is none of its options."""
+def defaults(command: Any, ctx: Any, typed: Set[str]) -> tuple[dict[str, Any], list[str]]:
+    """What the files say of ``command``, by the library's names for its options, but for what is ``typed``; and remarks
+    for whoever asked. BadSpec for a table of no verb, a key that is none of its options, and a value that is none."""
     words = ctx.command_path.split()[1:]
     if not words or words == ["config"]:  # the root has none; and 'config' shows what is wrong with them
-        return {}
-    said = read().values
+        return {}, []
+    config = read()
+    said = config.values
     for verb, table in said.items():
         if verb not in ctx.find_root().command.list_commands(ctx) or not isinstance(table, Mapping):
             raise BadSpec(f"a configuration file has '{verb}', which is no verb's table; see 'joulewise config'")
     for word in words:
         said = said.get(word, {})
-    names = {_key(each): each.name for each in command.get_params(ctx) if _may_be_set(each)}
+    options = {_key(each): each for each in command.get_params(ctx) if _may_be_set(each)}
     verbs = command.list_commands(ctx) if hasattr(command, "list_commands") else ()
     found = {}
     for key, value in said.items():
-        if key in names and not isinstance(value, Mapping):
-            found[names[key]] = value
-        elif key not in verbs or not isinstance(value, Mapping):
+        if key in verbs and isinstance(value, Mapping):
+            continue
+        at = f"'{key}' in [{'.'.join(words)}] of {config.origins.get((*words, key), 'a configuration file')}"
+        if key not in options:
             raise BadSpec(
-                f"'{key}' in [{'.'.join(words)}] of a configuration file is no option of '{ctx.command_path}'; "
-                f"see '{ctx.command_path} --help', and 'joulewise config' for the file"
+                f"{at} is no option of '{ctx.command_path}' that a file may set; see 'joulewise config --help'"
             )
-    return found
+        if not _overruled(key, words, typed):
+            found[options[key].name] = _fitting(at, options[key], value)
+    return found, [f"{each.path} is left out: {each.says}" for each in config.looked if each.foreign]
 
 
 def has(command: Any, words: tuple[str, ...]) -> bool:
@@ -99,42 +128,68 @@ def has(command: Any, words: tuple[str, ...]) -> bool:
     return any(_key(each) == words[0] for each in command.params if _may_be_set(each))
 
 
-def _places() -> Iterator[tuple[Path, bool]]:
-    """Where to look, the farthest first; and whether whose file it is matters."""
+def _overruled(key: str, words: list[str], typed: Set[str]) -> bool:
+    """Whether the environment, or something that is typed and excludes it, wins over this key."""
+    variable = _ENVIRONMENT.get(key)
+    if variable and os.environ.get(variable) and (key != "server" or words[0] == "cluster"):
+        return True
+    return key in _EITHER and bool((_EITHER - {key}) & typed)
+
+
+def _fitting(at: str, option: Any, value: Any) -> Any:
+    """The value as the library takes it. BadSpec where it is of a kind that cannot be typed."""
+    several = option.multiple or option.nargs != 1
+    if several and not isinstance(value, list):
+        value = [value]
+    parts = value if isinstance(value, list) else [value]
+    if isinstance(value, list) and not several:
+        raise BadSpec(f"{at} is a list, and one value is wanted")
+    for part in parts:
+        if isinstance(part, bool) is not bool(option.is_flag) or not isinstance(part, (str, int, float)):
+            kind = "true or false" if option.is_flag else "a text or a number"
+            raise BadSpec(f"{at} is {str(part)[:60]!r}, and {kind} is wanted")
+    return value
+
+
+def _places() -> Iterator[Path]:
+    """Where to look, the farthest first."""
     named = os.environ.get(VARIABLE)
     if named is not None:
         if named:
-            yield Path(named), False
+            yield Path(named)
         return
-    yield MACHINE, False
-    home = os.environ.get("XDG_CONFIG_HOME")
-    yield (Path(home) if home else Path.home() / ".config") / "joulewise" / "config.toml", False
-    yield _PYPROJECT, True
-    yield _PROJECT, True
+    yield MACHINE
+    with suppress(RuntimeError):  # a container's user may have no home
+        named = os.environ.get("XDG_CONFIG_HOME", "")
+        yield (Path(named) if named.startswith("/") else Path.home() / ".config") / "joulewise" / "config.toml"
+    yield _PYPROJECT
+    yield _PROJECT
 
 
-def _read(path: Path, *, strict: bool) -> tuple[Looked, Mapping[str, Any]]:
+def _read(path: Path) -> tuple[Looked, Mapping[str, Any]]:
+    near = path in (_PROJECT, _PYPROJECT)
     try:
-        with path.open("rb") as file:
-            owner = os.fstat(file.fileno()).st_uid
-            data = file.read(_MOST_BYTES + 1)
+        # A pipe would wait for its writer.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
-        if path == Path(os.environ.get(VARIABLE, "")):
+        if os.environ.get(VARIABLE):
             raise BadSpec(f"{VARIABLE} names {path}, which is not there") from None
         return Looked(path, found=False), {}
     except OSError as error:
         return Looked(path, found=True, says=(error.strerror or str(error)).lower()), {}
-    if strict and owner not in (0, os.geteuid()):
-        return Looked(path, found=True, says="it belongs to somebody else"), {}
-    if strict and path == _PYPROJECT and b"joulewise" not in data:
+    with os.fdopen(descriptor, "rb") as file:
+        about = os.fstat(descriptor)
+        if not stat.S_ISREG(about.st_mode):
+            return Looked(path, found=True, says="it is no plain file"), {}
+        data = file.read(_MOST_BYTES + 1)
+    ours = path != _PYPROJECT or b"tool.joulewise" in data
+    if near and ours and about.st_uid not in (0, os.geteuid()):
+        return Looked(path, found=True, says="it belongs to somebody else", foreign=True), {}
+    if not ours:
         return Looked(path, found=True, says="it has no [tool.joulewise]"), {}
     tables = _parsed(path, data)
     if path == _PYPROJECT:
-        tool = tables.get("tool")
-        ours = tool.get("joulewise") if isinstance(tool, Mapping) else None
-        if not isinstance(ours, Mapping):
-            return Looked(path, found=True, says="it has no [tool.joulewise]"), {}
-        tables = ours
+        tables = tables.get("tool", {}).get("joulewise", {})
     return Looked(path, found=True), tables
 
 
@@ -159,15 +214,10 @@ def _flat(tables: Mapping[str, Any], words: tuple[str, ...] = ()) -> Iterator[tu
 
 def _put(values: dict[str, Any], words: tuple[str, ...], value: Any) -> None:
     for word in words[:-1]:
-        inner = values.get(word)
-        values = values.setdefault(word, {}) if isinstance(inner, dict) else _new(values, word)
+        if not isinstance(values.get(word), dict):
+            values[word] = {}
+        values = values[word]
     values[words[-1]] = value
-
-
-def _new(values: dict[str, Any], word: str) -> dict[str, Any]:
-    made: dict[str, Any] = {}
-    values[word] = made
-    return made
 
 
 def _key(option: Any) -> str:
@@ -177,5 +227,14 @@ def _key(option: Any) -> str:
 
 
 def _may_be_set(option: Any) -> bool:
-    """Options alone: what to run, or on what, is typed. Nor what only answers and ends, or gives consent."""
-    return option.param_type_name == "option" and not option.is_eager and _key(option) not in ("help", "yes", "forget")
+    """Options alone: what to run, or on what, is typed. Nor what only answers and ends, gives consent, or could not be
+    taken back."""
+    if option.param_type_name != "option" or option.is_eager or _key(option) in _NEVER:
+        return False
+    return bool(option.secondary_opts) or not option.is_flag
+
+
+def from_a_file(ctx: Any, flag: str) -> bool:
+    """Whether the value of ``--flag`` is a default that stands in a file."""
+    source = ctx.get_parameter_source(flag.lstrip("-").replace("-", "_"))
+    return source is not None and source.name == "DEFAULT_MAP"

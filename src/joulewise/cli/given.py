@@ -7,7 +7,7 @@ The command-line library keeps the last of two values in silence, and takes ``--
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from copy import copy
 from typing import Any, Final
 
@@ -20,15 +20,15 @@ _LISTS: Final = ("nvml", "amd", "sim")
 """Kinds of GPUs of which one specification names several."""
 
 
-def refuse_twice_or_dashes(command: Any, ctx: Any, args: Sequence[str]) -> bool:
-    """Whether help is asked for. BadSpec, with the way out, where ``args`` give a single-valued option of ``command``
-    twice, or ``--`` as a value.
+def given_once(command: Any, ctx: Any, args: Sequence[str]) -> Set[str]:
+    """The library's names of what ``args`` give. BadSpec, with the way out, where they give a single-valued option of
+    ``command`` twice, or ``--`` as a value.
 
     Flags without a value may be repeated: they say the same again. Raises the library's own faults as it would itself.
     """
     given = _every_value(command, ctx, args)
     if "help" in given:
-        return True
+        return given.keys()
     for option in command.get_params(ctx):
         if option.param_type_name != "option" or option.is_flag or option.name not in given:
             continue
@@ -41,7 +41,7 @@ def refuse_twice_or_dashes(command: Any, ctx: Any, args: Sequence[str]) -> bool:
             times = "twice" if len(values) == 2 else f"{len(values)} times"
             shown = ", ".join(_shown(flag, value) for value in values)
             raise BadSpec(f"{flag} was given {times} ({shown}); {_way_out(flag, values)}")
-    return False
+    return given.keys()
 
 
 def _every_value(command: Any, ctx: Any, args: Sequence[str]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from joulewise.cli.config_files import defaults
-from joulewise.cli.given import refuse_twice_or_dashes
+from joulewise.cli.given import given_once
 
 _WIDEST: Final = 100
 """Columns: lines that are longer are hard to read, however wide the terminal is."""
@@ -45,9 +45,7 @@ class ReadableCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """As the library does, once they are ones to be believed."""
-        # Not for completion; and help is shown whatever a configuration file says.
-        if not ctx.resilient_parsing and not refuse_twice_or_dashes(self, ctx, args):
-            ctx.default_map = defaults(self, ctx)
+        _prepare(self, ctx, args)
         return super().parse_args(ctx, args)
 
 
@@ -60,9 +58,21 @@ class ReadableGroup(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """As the library does, once they are ones to be believed."""
-        if not ctx.resilient_parsing and not refuse_twice_or_dashes(self, ctx, args) and not _HELP & {*args}:
-            ctx.default_map = defaults(self, ctx)
+        _prepare(self, ctx, args)
         return super().parse_args(ctx, args)
+
+
+def _prepare(command: Any, ctx: Any, args: list[str]) -> None:
+    """Refuse what cannot be meant, and take defaults from files. Not for completion; and help is shown whatever a file
+    says, also that of a verb's own verb."""
+    if ctx.resilient_parsing:
+        return
+    typed = given_once(command, ctx, args)
+    if "help" in typed or (isinstance(command, TyperGroup) and _HELP & {*args}):
+        return
+    ctx.default_map, remarks = defaults(command, ctx, typed)
+    for remark in remarks if not isinstance(command, TyperGroup) else ():
+        print(f"joulewise: {remark}", file=sys.stderr)
 
 
 class VerbFamily(typer.Typer):

@@ -46,11 +46,18 @@ def refuse_no_html(flag: str, path: Path) -> None:
         raise BadSpec(f"{flag} {path} is to be a page, and would not open as one; name it {path.name}.html")
 
 
+def is_device(path: Path) -> bool:
+    """Whether it is there and no plain file. One that may not be looked at is not: writing to it says why."""
+    with suppress(OSError):
+        return path.exists() and not path.is_file()
+    return False
+
+
 def refuse_one_for_two(files: Mapping[str, Path | None]) -> None:
     """Raise BadSpec where two flags name one file: what was written first would be lost. Devices may be shared."""
     flag_of: dict[Path, str] = {}
     for flag, path in files.items():
-        if path is None or (path.exists() and not path.is_file()):
+        if path is None or is_device(path):
             continue
         first = flag_of.setdefault(path.resolve(), flag)
         if first != flag:
@@ -61,7 +68,7 @@ def refuse_words_of(command: Sequence[str], files: Mapping[str, Path | None]) ->
     """Raise BadSpec where a file to be written is also a word of ``command``: it would lose its script, or its data, or
     we what it wrote there. Devices may be shared."""
     for flag, path in files.items():
-        if path is None or (path.exists() and not path.is_file()):
+        if path is None or is_device(path):
             continue
         for word in command:
             if _same(path, Path(word)):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from joulewise.cli import complain, outputs, say
-from joulewise.cli.past_store import StoreFlag, opened_store
+from joulewise.cli.past_store import StoreFlag, learnt_in, opened_store
 from joulewise.core.errors import BadSpec, NotKept
 
 if TYPE_CHECKING:
@@ -67,16 +67,16 @@ def history(
         raise BadSpec(f"--forget {forget} goes without {other}: nothing was forgotten; name once what is to go")
     if report is not None and run is None:
         raise BadSpec("--report needs a RUN: 'joulewise history' names them")
-    store, learnt_in = opened_store(database)
+    store = opened_store(database)
     tables = store.tables
     if forget is not None:
         from joulewise.cli import past_forget
 
-        past_forget.forget(ctx, store, Memory(learnt_in), forget, yes=yes)
+        past_forget.forget(ctx, store, Memory(learnt_in(database, store)), forget, yes=yes)
         return
     if learnt:
         latest = {run.facts.get("fingerprint"): run for run in reversed(views.runs(tables)) if run.finished}
-        _tell_learnt(_known(Memory(learnt_in)), latest, store, as_json=as_json)
+        _tell_learnt(_known(Memory(learnt_in(database, store))), latest, store, as_json=as_json)
         return
     if run is None:
         _tell_runs(views.runs(tables, most=most or None), store, as_json=as_json)

@@ -22,9 +22,8 @@ StoreFlag = Annotated[
 ]
 
 
-def opened_store(database: str | None) -> tuple[Store, Database]:
-    """The store that is named, else the usual one; and the file in which stands what was learnt: the one that is named,
-    else the user's own, whatever keeps the runs.
+def opened_store(database: str | None) -> Store:
+    """The store that is named, else the usual one.
 
     BadSpec where it is a file that is not there: one who looks makes none. Nothing is read yet.
     """
@@ -32,8 +31,13 @@ def opened_store(database: str | None) -> tuple[Store, Database]:
 
     store = open_store(database)
     file = store.tables
-    if database is None or not isinstance(file, Database):
-        return store, Database()
-    if not file.path.is_file():
+    if database is not None and isinstance(file, Database) and not file.path.is_file():
         raise BadSpec(f"--database {database} is no file; name a joulewise.db, or a server: postgresql://HOST/NAME")
-    return store, file
+    return store
+
+
+def learnt_in(database: str | None, store: Store) -> Database:
+    """The file in which stands what was learnt: the one that is named, else the user's own, whatever keeps the runs."""
+    from joulewise.store import Database
+
+    return store.tables if database is not None and isinstance(store.tables, Database) else Database()

@@ -71,7 +71,7 @@ def report(
         raise BadSpec("--carbon-source says where a figure is from, and there is none; add --carbon-g-per-kwh G")
     _refuse_files(out, plot)
     carbon = None if carbon_g_per_kwh is None else Carbon(carbon_g_per_kwh, carbon_source)
-    with closing(opened_store(database)[0]) as store:
+    with closing(opened_store(database)) as store:
         if compare is not None:
             if plot is not None:
                 raise BadSpec("--compare has no --plot; ask for the report of each run")

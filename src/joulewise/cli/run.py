@@ -19,6 +19,7 @@ import typer
 
 from joulewise.cli import complain, outputs, say, talk
 from joulewise.cli.child import Child, exit_code_of, look_for, signals_held, why_not_started
+from joulewise.cli.config_files import from_a_file
 from joulewise.cli.gpus import HELP, OpenGpus, opened
 from joulewise.cli.one_thread import load_numpy
 from joulewise.core.errors import BadSpec, NoGpu, NoReading
@@ -168,6 +169,7 @@ def run(
         raise BadSpec(f"--interval {interval:g} is outside 0.01 to 10 seconds; 0.1 is usual")
     wanted = knobs.setting(setting or [])
     aim = _aim(
+        ctx,
         tune,
         {"--max-slowdown": max_slowdown, "--objective": objective, "--dry-run": dry_run or None, "--report": report}
         | {"--gpu-hour-price": gpu_hour_price, "--kwh-price": kwh_price, "--host-watts": host_watts, "--eta": eta}
@@ -216,10 +218,11 @@ def run(
     raise typer.Exit(result.exit_code)
 
 
-def _aim(tune: bool, flags: Mapping[str, Any]) -> Wanted | None:
-    """What is to be tuned for; None without ``--tune``. BadSpec for flags that need it, or make no sense."""
+def _aim(ctx: typer.Context, tune: bool, flags: Mapping[str, Any]) -> Wanted | None:
+    """What is to be tuned for; None without ``--tune``. BadSpec for flags that need it, or make no sense; defaults from
+    a file wait for it."""
     if not tune:
-        given = [flag for flag, value in flags.items() if value is not None]
+        given = [flag for flag, value in flags.items() if value is not None and not from_a_file(ctx, flag)]
         if given:
             raise BadSpec(f"{given[0]} is about tuning; add --tune, or leave it out")
         return None

@@ -41,7 +41,7 @@ def verify(
     from joulewise.store import views
 
     page = _read(Path(report)) if Path(report).suffix.lower() in (".html", ".htm") or Path(report).is_file() else None
-    store, _ = opened_store(database)
+    store = opened_store(database)
     told = _carried(page, report) if page is not None else None
     if told is not None:
         _refuse_without_proof(told, report)

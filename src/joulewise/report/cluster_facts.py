@@ -268,13 +268,13 @@ def cuts(events: Sequence[Event], power: Series) -> list[Cut]:
     mean = smoothed(power, _MEAN_S)
     found = []
     limits = Limits()  # a word may end by itself or begin later, and the lower of operator and feed counts
-    for at, event in enumerate(words):
-        from_s = max(event.time_s, event.facts.get("from_s") or event.time_s)
+    begins = [max(event.time_s, event.facts.get("from_s") or event.time_s) for event in words]
+    for event, from_s in zip(words, begins, strict=True):
         before_w = limits.at(from_s).aim_w
         limits.hear(event)
         now = limits.at(from_s)
         held_w = now.aim_w
-        next_s = words[at + 1].time_s if at + 1 < len(words) else math.inf
+        next_s = min((later_s for later_s in begins if later_s > from_s), default=math.inf)
         until_s = min(next_s, now.until_s or math.inf, from_s + _LOOKED_S, power[-1][0])
         if held_w is None or held_w == before_w or power[0][0] > from_s or until_s <= from_s:
             continue

@@ -199,6 +199,10 @@ def test_whoever_looks_closer_sees_more_and_can_still_reach_the_decisions(opened
     deadline_s = time.monotonic() + 60
     while apart_s() > 1.5:
         assert time.monotonic() < deadline_s
+    # The whole of the zoomed piece is finer, and can be read to its end: 4 to 7 % of 3,000 s.
+    press("End")
+    minutes, seconds = re.search(r"(?:(\d+) min )?([\d.]+) s in", looking.text(".readout")).groups()
+    assert 180 < 60 * int(minutes or 0) + float(seconds) < 230
     looking.page.locator(".chart").first.focus()
     press("Tab")
     assert looking.page.evaluate("document.querySelector('.ribbon .piece').hidden")
@@ -214,9 +218,15 @@ def test_a_ribbon_that_has_not_all_decisions_says_so(opened):
     looking.go("#/plans")
     path = f"/api/runs/{face_toys.TUNED}"
     decisions = looking.get(path)["decisions"]
-    says(looking, path, decisions=(decisions * 500)[:401])
+    first_s, last_s = decisions[0]["at_s"], decisions[-1]["until_s"]
+    early, late = ({**decisions[0], "at_s": at_s, "until_s": at_s + 1} for at_s in (first_s, last_s - 1))
+    says(looking, path, decisions=[early] * 300 + [late] * 101)
     looking.go(f"#/runs/{face_toys.TUNED}")
     assert looking.page.locator(".ribbon .piece").count() == 400
+    # Each stands at its own time.
+    left = "(each) => parseFloat(each.style.left) / each.parentElement.clientWidth"
+    assert looking.page.locator(".ribbon .piece").nth(298).evaluate(left) < 0.01
+    assert looking.page.locator(".ribbon .piece").nth(299).evaluate(left) > 0.05
     looking.sees("The last 400 of 401 decisions")
     looking.page.get_by_role("button", name="341 more decisions").click()
     assert looking.page.locator("main section:not([hidden]) tbody tr").count() == 401
@@ -331,7 +341,9 @@ def test_a_token_is_asked_for_when_the_reader_asks_and_one_that_does_not_do_can_
         for _ in range(3):
             asked = len(looking.asked)
             looking.page.clock.fast_forward(31_000)
+            deadline_s = time.monotonic() + 60
             while len(looking.asked) == asked:
+                assert time.monotonic() < deadline_s
                 looking.page.wait_for_timeout(50)
             assert looking.page.locator("dialog").count() == 0
         looking.page.get_by_role("link", name="Runs").click()  # the reader wants to see something

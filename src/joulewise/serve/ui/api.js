@@ -6,6 +6,7 @@ import { h, modal } from "./dom.js";
 
 const KEY = "joulewise-token";
 const PATIENCE_MS = 30_000; // for an answer
+const BODY_MS = 60000; // for the whole of an answer, once it has begun
 const SILENT_MS = 40_000; // the server says a word at least every 15 s; a line that is silent for longer is dead
 let asking = null; // one dialog for all requests that were refused at once
 let declined = false; // the reader has none: what is asked for by itself, every few seconds, must not ask for one again
@@ -31,12 +32,12 @@ function headers(accept) {
   return own ? { Accept: accept, Authorization: `Bearer ${own}` } : { Accept: accept };
 }
 
-async function ask(path, accept, signal) {
+async function ask(path, accept, signal, most_ms = null) {
   for (;;) {
     const used = token();
     let answer;
     const late = new AbortController();
-    const timer = setTimeout(() => late.abort(), PATIENCE_MS);
+    let timer = setTimeout(() => late.abort(), PATIENCE_MS);
     try {
       answer = await fetch(path, { headers: headers(accept), signal: AbortSignal.any([late.signal, signal].filter(Boolean)), cache: "no-store" });
     } catch (error) {
@@ -45,6 +46,7 @@ async function ask(path, accept, signal) {
     } finally {
       clearTimeout(timer); // from here on it answers, and what it says may be long
     }
+    if (most_ms !== null) timer = setTimeout(() => late.abort(), most_ms); // but a network that broke meanwhile says nothing at all
     if (answer.status !== 401 || signal?.aborted) return answer;
     if (token() === used && (declined || !(await newToken(used !== null)))) {
       throw new Refused(401, "This server wants a token: 'joulewise serve token --scope read' makes one.");
@@ -54,7 +56,7 @@ async function ask(path, accept, signal) {
 
 /** The JSON at a path of the API. Throws Refused with the server's own words. */
 export async function get(path, signal) {
-  const answer = await ask(path, "application/json", signal);
+  const answer = await ask(path, "application/json", signal, BODY_MS);
   if (!answer.ok) throw await refusal(answer, path);
   const said = await answer.json().catch(() => null);
   if (signal?.aborted) throw signal.reason;

@@ -171,7 +171,11 @@ function inTurn(act) {
     try {
       while (wanted) {
         wanted = false;
-        await act();
+        try {
+          await act();
+        } catch (error) {
+          if (!wanted) throw error; // else it is tried once more at once
+        }
       }
     } finally {
       underWay = null;

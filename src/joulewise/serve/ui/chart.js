@@ -175,8 +175,10 @@ export function chart(context, { label, curves, scales, height = 240, began_s = 
       const zoomed = plot && drawn.length === 2 && (plot.scales.x.min > drawn[0] || plot.scales.x.max < drawn[1]);
       data = newData;
       drawn = data[0].length > 1 ? [data[0][0], data[0].at(-1)] : [];
-      if (plot) plot.setData(data, !zoomed);
-      else if (stage.isConnected) make();
+      if (plot) {
+        plot.setData(data, !zoomed);
+        if (zoomed) plot.redraw(); // which the library leaves to us where the scale stays: else the old curve stands there
+      } else if (stage.isConnected) make();
     },
     /** Put the cursor at a time. */
     point(time_s) {
@@ -204,6 +206,17 @@ function fromZero(_, low, high) {
   return [0, known(high) && high > 0 ? high * 1.08 : 1];
 }
 
+/** Where values are known one after the other: the places of the first and the last of each such stretch. */
+function stretches(values) {
+  const found = [];
+  values.forEach((value, at) => {
+    if (!known(value)) return;
+    if (found.at(-1)?.last === at - 1) found.at(-1).last = at;
+    else found.push({ first: at, last: at });
+  });
+  return found;
+}
+
 /** A small curve without axes, for a tile. `draw(times, values)`: unknown values leave a gap. */
 export function sparkline(label, height = 56) {
   const canvas = h("canvas", { class: "spark", role: "img", "aria-label": label, height });
@@ -222,22 +235,17 @@ export function sparkline(label, height = 56) {
     pen.strokeStyle = colour("accent");
     pen.lineWidth = 1.75;
     pen.lineJoin = "round";
-    pen.beginPath();
-    let drawing = false;
-    values.forEach((value, at) => {
-      if (!known(value)) drawing = false;
-      else if (drawing) pen.lineTo(x(at), y(value));
-      else {
-        pen.moveTo(x(at), y(value));
-        drawing = true;
-      }
-    });
-    pen.stroke();
-    pen.lineTo(x(values.length - 1), height);
-    pen.lineTo(x(0), height);
-    pen.globalAlpha = 0.12;
     pen.fillStyle = colour("accent");
-    pen.fill();
+    for (const { first, last } of stretches(values)) {
+      pen.beginPath();
+      for (let at = first; at <= last; at++) pen.lineTo(x(at), y(values[at]));
+      pen.globalAlpha = 1;
+      pen.stroke();
+      pen.lineTo(x(last), height);
+      pen.lineTo(x(first), height);
+      pen.globalAlpha = 0.12;
+      pen.fill();
+    }
   };
   return canvas;
 }

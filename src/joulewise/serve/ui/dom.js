@@ -104,7 +104,12 @@ export function table(caption, columns, rows, { rowClass, stacked = false, key =
 function likened(line, made) {
   line.className = made.className;
   const fresh = [...made.cells];
-  [...line.cells].forEach((cell, at) => cell.isEqualNode(fresh[at]) || cell.replaceWith(fresh[at]));
+  [...line.cells].forEach((cell, at) => {
+    if (cell.isEqualNode(fresh[at])) return;
+    const focused = cell.contains(document.activeElement);
+    cell.replaceWith(fresh[at]);
+    if (focused) fresh[at].querySelector("a, button")?.focus();
+  });
   return line;
 }
 

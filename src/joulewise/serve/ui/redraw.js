@@ -29,5 +29,6 @@ export function redrawn(context, element, draw) {
 
 function inUse(element) {
   const marked = getSelection();
-  return element.contains(document.activeElement) || document.querySelector("dialog[open]") !== null || tipIn(element) || (!marked.isCollapsed && marked.containsNode(element, true));
+  const focused = document.activeElement; // a click leaves the focus behind, too, and nobody need be there any more
+  return (element.contains(focused) && focused.matches(":focus-visible")) || document.querySelector("dialog[open]") !== null || tipIn(element) || (!marked.isCollapsed && marked.containsNode(element, true));
 }

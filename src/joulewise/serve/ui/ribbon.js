@@ -15,7 +15,8 @@ export const MOST = 400; // pieces on the screen, the latest; the table has all
 /** `decisions` as the API has them. `onPoint(time_s)`: one was looked at. Place it by `fit({left, width, from_s, to_s})`. */
 export function ribbon(decisions, began_s, onPoint) {
   const bar = h("div", { class: "ribbon", role: "toolbar", "aria-label": "Decisions; left and right keys go through them" });
-  const pieces = decisions.slice(-MOST).map((decision, number) => {
+  const shown = decisions.slice(-MOST);
+  const pieces = shown.map((decision, number) => {
     const lines = told(decision, began_s);
     const piece = h("button", { type: "button", class: `piece ${kindOf(decision)}`, tabindex: number ? -1 : 0, "aria-label": lines.filter(Boolean).join("; ") });
     const look = () => {
@@ -51,7 +52,7 @@ export function ribbon(decisions, began_s, onPoint) {
       bar.style.marginLeft = `${left}px`;
       bar.style.width = `${width}px`;
       pieces.forEach((piece, number) => {
-        const { at_s, until_s } = decisions[number];
+        const { at_s, until_s } = shown[number];
         const start = Math.max(0, (at_s - from_s) * scale);
         const end = Math.min(width, ((until_s ?? at_s) - from_s) * scale);
         piece.hidden = end < 0 || start > width;

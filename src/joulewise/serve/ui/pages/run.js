@@ -17,15 +17,18 @@ export default async function (context) {
   put(root, head.element, power.element, rest);
 
   let run = null;
+  let stale = false; // the last look failed
   const read = async () => {
+    stale = true;
     [run] = await Promise.all([get(api("runs", name), signal), power.read()]);
     head.show(run);
     power.show(run);
     const { summary, frontier, proof, claim_words } = run;
     showRest({ summary: { ...summary, duration_s: null }, frontier, proof, claim_words }); // it grows all the time, and is not shown there
+    stale = false;
   };
   await read();
   context.title(shortCommand(run.summary.command) || name);
   // The last readings are written before the last news of a run: whatever is told of it, they are read again.
-  context.again(read, { on: "run", only: (news) => news.name === name, every: 3, wanted: () => run.summary.state === "running" || power.failed() });
+  context.again(read, { on: "run", only: (news) => news.name === name, every: 3, wanted: () => stale || run.summary.state === "running" || power.failed() });
 }

@@ -3,7 +3,7 @@
 import { api, get, query } from "../api.js";
 import { chart } from "../chart.js";
 import { spliced } from "../columns.js";
-import { empty, fill, h, key, part, say } from "../dom.js";
+import { empty, h, key, part, say } from "../dom.js";
 import { clock, count, power } from "../format.js";
 import { redrawn } from "../redraw.js";
 import { kindWords, MOST, ribbon } from "../ribbon.js";
@@ -41,14 +41,19 @@ export function runPower(context, name) {
   let place = null; // where the curve lies on the screen, and from when to when it is
   let strip = null;
   let timer = 0;
+  let asked = 0; // questions for readings so far
+  let answered = 0; // the last of them that was
   context.undo(() => clearTimeout(timer));
 
   const ask = (span) => get(query(api("runs", name, "readings"), { points: POINTS, ...span }), signal);
 
   async function read() {
     const wanted = range;
+    const own = (asked += 1);
     try {
       const [all, fine] = await Promise.all([ask(), wanted && ask(wanted)]);
+      if (own < answered) return; // a later question was faster
+      answered = own;
       [gpus, more, error] = [all.gpus.filter((gpu) => gpu.time_s.length), all.more_gpus ?? 0, null];
       if (wanted === range) closer = new Map((fine?.gpus ?? []).map((gpu) => [gpu.uuid, gpu]));
     } catch (fault) {
@@ -84,14 +89,14 @@ export function runPower(context, name) {
       return;
     }
     if (!curve) {
-      fill(instead);
+      showInstead(null);
       curve = makeCurve();
       holder.append(curve.element);
     }
     const fine = closer.get(gpu.uuid);
     curve.update(fine ? spliced(columns(gpu), columns(fine)) : columns(gpu));
   }
-  const showInstead = redrawn(context, instead, (words) => empty(words));
+  const showInstead = redrawn(context, instead, (words) => words && empty(words));
 
   function makeCurve() {
     return chart(context, {
