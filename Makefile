@@ -30,11 +30,12 @@ demo-cluster: $(VENV)/demo.done system-slurm  ## three jobs on a virtual Slurm c
 	@mkdir -p out
 	@$(BIN)/python examples/demo_cluster --out out/cluster.html
 
-# What has to be installed comes from three places at once. Then all tests that can bear company, two at a time; then
-# those that keep many processes in step, for which another's load would be a finding.
+# What has to be installed comes from three places at once. Then all tests that can bear company, three at a time,
+# since most of them wait for processes of their own; then those that keep many processes in step, for which another's
+# load would be a finding.
 test:  ## all tests
 	@$(MAKE) --no-print-directory $(if $(findstring -j,$(MAKEFLAGS)),,-j3) test-ready
-	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m 'not alone and not stack'
+	$(BIN)/python -m pytest -q -n 3 --dist loadgroup -m 'not alone and not stack'
 	$(BIN)/python -m pytest -q -m 'alone or stack'
 
 test-ready: $(VENV)/dev.done peers system

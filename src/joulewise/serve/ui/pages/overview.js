@@ -59,7 +59,7 @@ export default async function (context) {
     say(note, noteOf(said));
     suggest(nextSteps(said, cards));
     now.say(said.gpus ? power(said.power_w) : UNKNOWN, said.gpus ? count(said.gpus, "GPU") : "This server reads no GPU.");
-    spent.say(energy(said.energy_j), spentWords(said));
+    spent.say(said.energy_j > 0 ? energy(said.energy_j) : UNKNOWN, said.energy_j > 0 ? spentWords(said) : "No run was measured to its end yet.");
     saved.say(energy(said.saved_j, said.saved_half_j), SAVED[savingOf(said)]);
     saved.classList.toggle("good", savingOf(said) === "saved");
     worth.say(...worthOf(said));
