@@ -23,7 +23,8 @@ run: $(VENV)/run.done  ## tune an example training job, on a virtual H200 where 
 	  set -- --gpu sim:h200 --speed 20 -- $(BIN)/python examples/train_virtual.py --workload recommender --step-seconds 0.15 --steps 2700; fi; \
 	gpus=""; while [ "$$1" != -- ]; do gpus="$$gpus $$1"; shift; done; shift; \
 	$(BIN)/joulewise run $$gpus --tune --live --report out/report.html --plot out/power.svg --record out/run.jsonl -- "$$@" \
-	&& echo "open out/report.html; check its claim with: $(BIN)/joulewise verify out/report.html"
+	&& echo "open out/report.html; check its claim with: $(BIN)/joulewise verify out/report.html" \
+	&& echo "to go on: . $(BIN)/activate && joulewise doctor"
 
 # Root and Debian, for a Slurm of its own; nothing of it is left afterwards. Seven minutes.
 demo-cluster: $(VENV)/demo.done system-slurm  ## three jobs on a virtual Slurm cluster whose power is cut; ends with a report

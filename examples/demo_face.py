@@ -38,7 +38,8 @@ def main() -> None:
     chosen.folder.mkdir(parents=True, exist_ok=True)
     demo = Demo(chosen.folder.resolve(), quick=chosen.quick)
     demo.fill()
-    print(f"look at it with: joulewise serve --database {demo.database} --plans {demo.folder / 'plans'}")
+    where = f"--database {demo.database} --plans {demo.folder / 'plans'}"
+    print(f"look at it with: joulewise serve {where} --gpu 'sim:h200*2'")
 
 
 class Demo:

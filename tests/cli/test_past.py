@@ -126,6 +126,17 @@ def test_what_was_learnt_is_told_by_workload(capsys):
     assert json.loads(history("--learnt", "--json", capsys=capsys)[0])[0]["payload"] == payload
 
 
+def test_under_each_card_stands_what_came_of_its_own_last_run(capsys):
+    for number, uuid in enumerate(("GPU-1", "GPU-2")):
+        journal = SqliteJournal(Database(), f"run-{number}")
+        for event in made_up.run(f"run-{number}", hold=20, fingerprint="f" * 16, gpus=[uuid], unix_s=1e6 * number):
+            journal.append(event)
+        Memory(Database()).keep("f" * 16, uuid, "NVIDIA H200", {"phases": {}})
+    out, _ = history("--learnt", capsys=capsys)
+    blocks = {block.split()[3]: block for block in out.split("f" * 16)[1:] for block in ["f " + block]}
+    assert {uuid: "run-0" in block for uuid, block in blocks.items()} == {"GPU-1": True, "GPU-2": False}
+
+
 def test_what_is_forgotten_is_gone(capsys):
     keep("first", "second")
     Memory(Database()).keep("f" * 16, "GPU-1", "NVIDIA H200", {})

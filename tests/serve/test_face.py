@@ -168,7 +168,9 @@ def test_a_run_tells_what_was_decided_tried_and_proven(face, store):
     assert found["claim_words"] == claim.says()
     assert found["proof"]["energy_change"] == pytest.approx(claim.energy_change)
     assert found["proof"]["digest"] == story.digest()
-    assert found["verify"] == f"joulewise verify {toys.TUNED}"
+    here = f" --database {store.tables.path}" if isinstance(store, SqliteStore) else ""
+    assert found["verify"] == f"joulewise verify {toys.TUNED}{here}"
+    assert got(face, "/api/overview")["flag"] == here
     first, last = found["decisions"][0], found["decisions"][-1]
     assert (first["kind"], first["at_s"]) == ("baseline", pytest.approx(toys.T0))
     assert last["until_s"] == pytest.approx(toys.T0 + story.span_s)

@@ -75,7 +75,12 @@ def history(
         past_forget.forget(ctx, store, Memory(learnt_in(database, store)), forget, yes=yes)
         return
     if learnt:
-        latest = {run.facts.get("fingerprint"): run for run in reversed(views.runs(tables)) if run.finished}
+        latest = {
+            (run.facts.get("fingerprint"), uuid): run
+            for run in reversed(views.runs(tables))
+            if run.finished
+            for uuid in _cards(run)
+        }
         _tell_learnt(_known(Memory(learnt_in(database, store))), latest, store, as_json=as_json)
         return
     if run is None:
@@ -255,8 +260,15 @@ def _run_json(run: Run, store: Store) -> dict[str, Any]:
     }
 
 
+def _cards(run: Run) -> Sequence[str]:
+    """The UUIDs of a run's GPUs; "" where it does not say."""
+    found = run.facts.get("gpus")
+    return [str(uuid) for uuid in found] if isinstance(found, list) and found else [""]
+
+
 def _tell_learnt(known: Sequence[Remembered], latest: Mapping[Any, Run], store: Store, *, as_json: bool) -> None:
-    """What is known workload by workload; ``latest`` is the last run of each that came to its end."""
+    """What is known workload by workload; ``latest`` is the last run of each, on that
+    card, that came to its end."""
     if as_json:
         keys = ("fingerprint", "gpu_uuid", "gpu_name", "runs")
         rows = [
@@ -272,7 +284,7 @@ def _tell_learnt(known: Sequence[Remembered], latest: Mapping[Any, Run], store: 
     for each in known:
         runs = counted(each.runs, "run")
         print(f"{each.fingerprint}  {each.gpu_name} {each.gpu_uuid[:12]}  {runs}, last {_when(each.at_s)}")
-        run = latest.get(each.fingerprint)
+        run = latest.get((each.fingerprint, each.gpu_uuid)) or latest.get((each.fingerprint, ""))
         if run is not None:
             print(f"  {_command(run.facts)}")
         for line in _learnt_lines(each.payload):

@@ -7,10 +7,12 @@ One object, handed to each of its routers (``face_overview``, ``face_runs``, ``f
 from __future__ import annotations
 
 import math
+import shlex
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from joulewise.core.errors import BadSpec
+from joulewise.core.errors import BadSpec, JoulewiseError
 from joulewise.report.summaries import Summaries
 from joulewise.report.worth import Carbon
 from joulewise.serve.desks import Desks
@@ -18,7 +20,7 @@ from joulewise.serve.face_cluster_logs import ClusterLogs
 from joulewise.serve.face_plan_folder import PlanFolder
 from joulewise.serve.face_stories import Stories
 from joulewise.serve.live import LiveGpus
-from joulewise.store import Store
+from joulewise.store import Database, Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,3 +59,15 @@ class Face:
         self.clusters = ClusterLogs(store)
         self.plans = PlanFolder(plans)
         self.desks = Desks(store)
+
+    @property
+    def flag(self) -> str:
+        """What a command needs to find this store, with a space before it: nothing where it finds it by itself. Nor for
+        a server, whose address may need a password: whoever looks has it in the environment."""
+        file = self.store.tables
+        if not isinstance(file, Database):
+            return ""
+        with suppress(JoulewiseError):  # a user without a home has none that would be found
+            if file.path.absolute() == Database().path.absolute():
+                return ""
+        return f" --database {shlex.quote(str(file.path.absolute()))}"

@@ -45,6 +45,8 @@ class Overview:
     carbon_g_per_kwh: float | None
     carbon_source: str | None
     saved_carbon_g: float | None
+    flag: str
+    """What a command on this machine needs to find the store that these are of (`` --database FILE``), if anything."""
     recent: tuple[RunSummary, ...]
     troubles: tuple[str, ...]
     """What whoever looks should know, a sentence each."""

@@ -69,6 +69,7 @@ def _overview(face: Face) -> messages.Overview:
         carbon,
         worth.carbon_source,
         None if saved_kwh is None or carbon is None else saved_kwh * carbon,
+        face.flag,
         tuple(recent),
         tuple(_troubles(face)),
     )

@@ -54,7 +54,7 @@ def add_runs(router: APIRouter, face: Face) -> None:
     def run(name: Name) -> Any:
         """What was decided when and why, what was tried, and what is proven of it."""
         summary = found(name)
-        return showable(_run(summary, face.stories.of(summary.name, summary.began_s)))
+        return showable(_run(summary, face.stories.of(summary.name, summary.began_s), face.flag))
 
     @router.get(
         "/runs/{name}/readings",
@@ -87,7 +87,7 @@ def add_runs(router: APIRouter, face: Face) -> None:
         return Response(made.encode("utf-8", "replace"), media_type="text/html; charset=utf-8", headers=headers)
 
 
-def _run(summary: RunSummary, told: Told) -> messages.Run:
+def _run(summary: RunSummary, told: Told, flag: str) -> messages.Run:
     story, proof = told.story, told.proof
     tuned = bool(story.seen or story.decided)
     return messages.Run(
@@ -98,7 +98,7 @@ def _run(summary: RunSummary, told: Told) -> messages.Run:
         messages.RunFrontier(tuple(run_facts.points(story)), run_facts.bound(story)),
         proof,
         outcome.headline(story, told.claim) if tuned else summary.headline,
-        "" if proof is None else f"joulewise verify {shlex.quote(summary.name)}",
+        "" if proof is None else f"joulewise verify {shlex.quote(summary.name)}{flag}",
     )
 
 

@@ -97,7 +97,8 @@ class Ending:
         tuners = {line.phase: line.tuner for line in self._lines.finest()}
         learnt = {phase: tuner.belief.learnt() for phase, tuner in tuners.items() if tuner.chosen or tuner.refused}
         chosen = {phase: tuner.answer or DEFAULT for phase, tuner in tuners.items()}
-        verified = {phase: tuner.kept is not None for phase, tuner in tuners.items()}
+        # Of that setting: another one that was kept before says nothing of what was held in the end.
+        verified = {phase: tuner.answer_verified for phase, tuner in tuners.items()}
         refused = {phase: tuner.refused for phase, tuner in tuners.items()}
         self._recall.keep(learnt, chosen, verified, proof, refused)
 

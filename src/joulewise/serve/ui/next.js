@@ -18,7 +18,7 @@ const OFTEN = 3; // so many runs of one script are a habit
 export function nextSteps(overview, gpus = []) {
   const runs = overview.recent ?? [];
   const real = runs.filter((run) => !run.virtual);
-  return [killed(real), busy(gpus), untuned(runs), unsaved(runs), shared(runs), habit(runs), price(overview)].filter(Boolean).slice(0, MOST);
+  return [killed(real), busy(gpus), untuned(runs), unsaved(runs), shared(runs, overview.flag ?? ""), habit(runs), price(overview)].filter(Boolean).slice(0, MOST);
 }
 
 /** What is typed to tune a run's command the next time; on a virtual GPU if it ran on one: any will do. */
@@ -65,9 +65,9 @@ function habit(runs) {
   return number >= OFTEN && often ? { words: `${often} has run ${count(number, "time")} of late. A job that returns can have its batch size learnt, too.`, href: "#/series", link: "Recurring jobs" } : null;
 }
 
-function shared(runs) {
+function shared(runs, flag) {
   const found = runs.filter((run) => known(run.saved_half_j) && savingOf(run) === "saved").sort((a, b) => b.saved_j - a.saved_j)[0];
-  return found && { words: `“${named(found)}” saved ${energy(found.saved_j, found.saved_half_j)}. To show it to others, with the proof:`, command: `joulewise report ${quoted(found.name)} --out report.html`, href: to("runs", found.name), link: "The run" };
+  return found && { words: `“${named(found)}” saved ${energy(found.saved_j, found.saved_half_j)}. To show it to others, with the proof:`, command: `joulewise report ${quoted(found.name)}${flag} --out report.html`, href: to("runs", found.name), link: "The run" };
 }
 
 function price(overview) {

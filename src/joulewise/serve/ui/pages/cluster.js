@@ -119,7 +119,7 @@ function jobsTable(context, cluster) {
     [
       { name: "Job", long: true, cell: (job) => [job.name, h("span", { class: "under" }, job.words)] },
       { name: "State", cell: (job) => [chip(job.state, STATES[job.state] ?? ""), job.aim && ` → ${job.aim}`] },
-      { name: "GPUs", number: true, cell: (job) => (known(job.ended_s) || !job.gpus_asked || job.gpus_asked === job.gpus ? job.gpus_asked || job.gpus : `${job.gpus} of ${job.gpus_asked}`) },
+      { name: "GPUs", number: true, cell: (job) => (known(job.ended_s) || !job.gpus_asked || job.gpus_asked === job.gpus ? job.gpus_asked || job.gpus : job.gpus > job.gpus_asked ? `${job.gpus} (${job.gpus_asked} asked for)` : `${job.gpus} of ${job.gpus_asked}`) },
       { name: "Done", number: true, cell: (job) => (known(job.work) && job.work > 0 ? percent(Math.min(1, job.done / job.work)) : known(job.done) ? significant(job.done) : UNKNOWN) },
       { name: "Energy", number: true, cell: (job) => energy(job.energy_j) },
       { name: "Submitted", cell: (job) => moment(job.submitted_s) },
