@@ -33,11 +33,16 @@ demo-cluster: $(VENV)/demo.done system-slurm  ## three jobs on a virtual Slurm c
 
 # What has to be installed comes from three places at once. Then all tests that can bear company, three at a time,
 # since most of them wait for processes of their own; then those that keep many processes in step, for which another's
-# load would be a finding.
+# load would be a finding. Hundreds of them watch processes in real time, and a machine that stands still for a second
+# is a finding of its own: what failed is tried once more with nothing beside it, under its name, and fails for good there.
 test:  ## all tests
 	@$(MAKE) --no-print-directory $(if $(findstring -j,$(MAKEFLAGS)),,-j3) test-ready
-	$(BIN)/python -m pytest -q -n 3 --dist loadgroup -m 'not alone and not stack'
-	$(BIN)/python -m pytest -q -m 'alone or stack'
+	$(call tested,-n 3 --dist loadgroup,not alone and not stack)
+	$(call tested,,alone or stack)
+
+# $(1): how, $(2): which. Only failures are tried again (exit status 1), never a run that broke off.
+tested = $(BIN)/python -m pytest -q $(1) -m '$(2)' || { [ $$? -eq 1 ] && echo "once more, by themselves:" \
+	&& $(BIN)/python -m pytest -v --last-failed --last-failed-no-failures none --maxfail 10 -m '$(2)'; }
 
 test-ready: $(VENV)/dev.done peers system
 

@@ -164,8 +164,9 @@ def test_a_step_of_the_ceiling_is_met_and_everything_comes_back_on_sigterm(house
         assert met.power_w is not None
         assert sum(limit_w for limit_w, _ in house.hardware()) <= 700.0
         assert came_s - said_s < 10.0  # some 0.1 s on a machine that does nothing else
-        report = house.scheduler.until(lambda report: report.time_s > met.time_s + 1.0)
-        assert report.power_w <= 1010.0
+        # A reading is a second's mean, and may be as old as the last look: on a busy machine some of it is from before.
+        report = house.scheduler.until(lambda report: report.time_s > met.time_s + 1.0 and report.power_w <= 1010.0)
+        assert true_w() <= 1000.0
         assert not any("ceiling" in said for said in report.trouble)
     assert house.agent.stop() == 0
     assert house.hardware() == FREE
