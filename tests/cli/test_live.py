@@ -58,7 +58,7 @@ def test_what_is_going_on_is_said_in_a_user_s_words():
     reason = "power_limit_w=575 teaches most about the settings still open"
     assert shown(setting=Setting(power_limit_w=575), role=Role.PROBE, why=reason, unit_s=0.25) == [
         "tune  power limit 575 W (trying it)  250 ms a unit",
-        "      power limit 575 W: what it does tells most about the rest",
+        "      power limit 575 W: it tells most about the settings not tried yet",
     ]
     assert shown(setting=Setting(sm_mhz=1845), role=Role.CANDIDATE)[0].startswith(
         "tune  SM clock at most 1845 MHz (comparing it with the default)"

@@ -1,4 +1,5 @@
 import math
+import re
 import xml.etree.ElementTree as ET
 
 from hypothesis import given
@@ -45,3 +46,20 @@ def test_whatever_is_drawn_is_well_formed_and_finite(points):
 def test_a_gap_breaks_a_curve():
     svg = Chart((0, 4), (0, 1)).line([(0, 0), (1, 1), (2, math.nan), (3, 0), (4, 1)], "power").svg("")
     assert svg.count("M") == 2
+
+
+def test_names_stand_where_there_is_room_and_never_on_one_another():
+    def drawn(*points):
+        chart = Chart((0.0, 100.0), (0.0, 100.0))
+        for x, y, _ in points:
+            chart.dot(x, y, "tried")
+        return chart.names(points, "quiet").svg("names")
+
+    apart = drawn((20.0, 50.0, "one"), (80.0, 50.0, "other"))
+    assert "one" in apart
+    assert "other" in apart
+    crowd = drawn(*((50.0 + place / 100, 50.0, f"number-{place}") for place in range(9)))
+    places = re.findall(r'class="note quiet[^"]*" x="([\d.]+)" y="([\d.]+)"', crowd)
+    assert 1 <= len(places) <= 4
+    assert len(set(places)) == len(places)
+    assert 'note quiet end"' in drawn((99.9, 50.0, "at the edge"))

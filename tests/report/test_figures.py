@@ -80,6 +80,7 @@ def test_the_frontier_shows_each_setting_once_with_the_bound(story):
     kinds = re.findall(r'class="dot ([a-z]+)"', drawn)
     assert sorted(kinds) == ["default", "held", "tried", "tried"]
     assert "bound +2 %" in drawn
+    assert drawn.count('class="note') == 2 + 3, "default, the one held, the bound and what else was tried have names"
     assert "law expects" not in drawn
     assert "law expects" in report_figures.frontier(story, Beyond(expected=[(0.0, 0.0), (0.01, -0.05)]))
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from joulewise.core.errors import BadSpec
 from joulewise.core.knob import KNOBS, Setting
 from joulewise.device.lease import Ending, Restored
-from joulewise.report.knobs import came_back, chosen, restored_lines, setting, shown
+from joulewise.report.knobs import brief, came_back, chosen, restored_lines, setting, shown
 
 
 def test_flags_repeat_and_take_commas():
@@ -47,6 +47,7 @@ def test_what_a_setting_shows_reads_back_as_it_was(values):
 
 def test_a_setting_reads_as_people_say_it():
     assert chosen(Setting(power_limit_w=300, sm_mhz=1200)) == "SM clock at most 1200 MHz, power limit 300 W"
+    assert brief(Setting(power_limit_w=300, sm_mhz=1200, memory_mhz=2619)) == "1200 MHz, 2619 MHz memory, 300 W"
     assert shown("sm_mhz", None) == "no lock"
     assert shown("power_limit_w", None) == "unknown"
 

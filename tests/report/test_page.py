@@ -9,6 +9,7 @@ from joulewise.core.event import Began, Shifted
 from joulewise.core.knob import DEFAULT
 from joulewise.core.measurement import Reading
 from joulewise.core.units import format_energy
+from joulewise.report import frame
 from joulewise.report.claim import Claim
 from joulewise.report.figures import Beyond
 from joulewise.report.history import Series
@@ -53,7 +54,7 @@ def test_the_page_is_whole_and_asks_nobody_for_anything(text):
 
 
 def test_it_begins_with_the_result_and_says_what_was_done(text, story):
-    assert f"<h1>{Claim.of(story).says()}</h1>" in text
+    assert f"<h1>{frame.text(Claim.of(story).says())}</h1>" in text
     for words in (
         "python train.py",
         "NVIDIA H200",
@@ -146,8 +147,8 @@ def test_charts_and_tables_scroll_on_a_narrow_screen(text):
 def test_the_figures_of_tile_and_headline_are_the_claim_s(text, story):
     claim = Claim.of(story)
     head = parts(text)["the headline and what is under it"]
-    assert format_energy(claim.saved_j, claim.saved_half_j) in re.search(r"<h1>(.*?)</h1>", head)[1]
-    assert f"<b>{format_energy(claim.saved_j, claim.saved_half_j)}</b>" in head
+    assert frame.text(format_energy(claim.saved_j, claim.saved_half_j)) in re.search(r"<h1>(.*?)</h1>", head)[1]
+    assert f"<b>{frame.text(format_energy(claim.saved_j, claim.saved_half_j))}</b>" in head
     assert head.count("± is half of a 95 % interval") == 1
 
 

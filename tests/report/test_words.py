@@ -32,7 +32,7 @@ PRIVATE = ("wealth", "reference", "candidate", "teaches", "trial", "Setting(", "
         ("the job changed a little: to be verified again", "the job changed a little: to be compared again"),
         (
             "power_limit_w=575 teaches most about the settings still open",
-            "power limit 575 W: what it does tells most about the rest",
+            "power limit 575 W: it tells most about the settings not tried yet",
         ),
         (
             "-4.1% energy at +1.1% time expected, bound +2.0%, met with 97%",

@@ -40,7 +40,7 @@ def page(plan: Plan, point: PlanPoint) -> str:
 
 
 def _head(plan: Plan, point: PlanPoint) -> str:
-    said = f'<h1>{escape(headline(plan))}</h1><p class="small">{escape(about(plan))}</p>'
+    said = f'<h1>{frame.text(headline(plan))}</h1><p class="small">{escape(about(plan))}</p>'
     return f"<header>{said}{_tiles(plan, point)}</header>"
 
 
@@ -52,11 +52,7 @@ def _tiles(plan: Plan, point: PlanPoint) -> str:
         (format_energy(point.energy_j), f"an iteration, {format_energy(base.energy_j)} with nothing set"),
         (power(point), f"on average, {power(base)} with nothing set"),
     )
-    return (
-        '<div class="tiles">'
-        + "".join(f'<div class="tile"><b>{a}</b><span>{b}</span></div>' for a, b in tiles)
-        + "</div>"
-    )
+    return frame.tiles(tiles)
 
 
 def _pipeline(plan: Plan, point: PlanPoint, scale: Scale, end_s: float) -> str:

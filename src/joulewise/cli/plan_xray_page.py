@@ -34,10 +34,9 @@ _OWN = ".pipe .lane { fill: var(--grid); } .key i { width: 14px; }"
 
 def page(found: Findings) -> str:
     """The whole file."""
-    tiles = "".join(f'<div class="tile"><b>{a}</b><span>{escape(b)}</span></div>' for a, b in figures(found))
-    said = f'<h1>{escape(headline(found))}</h1><p class="small">{escape(about(found))}</p>'
+    said = f'<h1>{frame.text(headline(found))}</h1><p class="small">{escape(about(found))}</p>'
     sections = [
-        f'<header>{said}<div class="tiles">{tiles}</div></header>',
+        f"<header>{said}{frame.tiles(figures(found))}</header>",
         frame.section("A step as it ran", _timeline(found, by_clock=False) + _kinds_key(found)),
         frame.section(
             f"The clock each could have at {share(found.where_slowdown)} slowdown",

@@ -13,6 +13,11 @@ from html import escape
 Pairs = Sequence[tuple[float, float]]
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58.0, 14.0, 10.0, 40.0
+_LETTER, _LINE = 6.3, 12.0
+"""About how wide a letter and how high a line of a note is."""
+
+Box = tuple[float, float, float, float]
+"""Left, top, right, bottom."""
 
 
 def ticks(low: float, high: float, most: int = 6) -> list[float]:
@@ -43,6 +48,7 @@ class Chart:
         self._x, self._y = x, y
         self._width, self._height = width, height
         self._parts: list[str] = []
+        self._taken: list[Box] = []
 
     def x(self, value: float) -> float:
         """Where a value lies from the left."""
@@ -109,7 +115,7 @@ class Chart:
             f'<line class="touch" x1="{at:.1f}" x2="{at:.1f}" y1="{top:.1f}" y2="{bottom:.1f}"/>{_title(says)}</g>'
         )
         if label:
-            self.text(at + 4, top + 11, label, f"note {kind}")
+            self._note(at + 4, top + 11, label, kind)
         return self
 
     def level(self, y: float, kind: str, *, label: str = "") -> Chart:
@@ -141,16 +147,33 @@ class Chart:
             f'M{at_x:.1f} {low:.1f} V{high:.1f}"/>'
             f'<circle cx="{at_x:.1f}" cy="{at_y:.1f}" r="{size:g}"/>{_title(says)}</g>'
         )
+        self._taken.append((at_x - size, at_y - size, at_x + size, at_y + size))
         if label:
             near_right = at_x > self._width * 0.72
-            self.text(
-                at_x + (-9 if near_right else 9), at_y - 7, label, f"note {kind}" + (" end" if near_right else "")
-            )
+            self._note(at_x + (-9 if near_right else 9), at_y - 7, label, kind, end=near_right)
+        return self
+
+    def names(self, points: Iterable[tuple[float, float, str]], kind: str) -> Chart:
+        """Names beside points that were drawn before; one for which there is no room is left out."""
+        left, right = self.x(self._x[0]), self.x(self._x[1])
+        for x, y, words in points:
+            for across, down, end in ((8, -6, False), (8, 14, False), (-8, -6, True), (-8, 14, True)):
+                at = (self.x(x) + across, self.y(y) + down)
+                box = _box(*at, words, end=end)
+                inside = left <= box[0] and box[2] <= right and box[1] >= _TOP and box[3] <= self.y(self._y[0])
+                if inside and not any(_meet(box, other) for other in self._taken):
+                    self._note(*at, words, kind, end=end)
+                    break
         return self
 
     def text(self, x: float, y: float, words: str, kind: str) -> None:
         """Words at a place of the picture, not of the data."""
         self._add(f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}">{escape(words)}</text>')
+
+    def _note(self, x: float, y: float, words: str, kind: str, *, end: bool = False) -> None:
+        """Words that nothing else should cover."""
+        self._taken.append(_box(x, y, words, end=end))
+        self.text(x, y, words, f"note {kind}" + (" end" if end else ""))
 
     def svg(self, says: str) -> str:
         """The picture; ``says`` is what somebody who cannot see it is told."""
@@ -164,6 +187,16 @@ class Chart:
 
     def _add(self, part: str) -> None:
         self._parts.append(part)
+
+
+def _box(x: float, y: float, words: str, *, end: bool) -> Box:
+    """About what a note at this place covers."""
+    wide = _LETTER * len(words)
+    return (x - wide if end else x, y - _LINE + 2, x if end else x + wide, y + 2)
+
+
+def _meet(one: Box, other: Box) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
 def _pieces(points: Pairs) -> Iterable[tuple[float, float, bool]]:

@@ -41,8 +41,8 @@ def page(story: Story) -> str:
     """The whole file."""
     title = headline(story)
     sections = [
-        f'<header><h1>{escape(title)}</h1><p class="small">{escape(_about(story))}</p></header>',
-        _tiles(story),
+        f'<header><h1>{frame.text(title)}</h1><p class="small">{escape(_about(story))}</p></header>',
+        frame.tiles(tiles(story)),
         frame.section("Power of the whole cluster, and its cap", _power(story)),
         frame.section("GPUs of each job", _of_jobs(story, lambda job: float(job.gpus), "GPUs") + _key(story)),
         frame.section("SM clock that each job is limited to", _clocks(story) + _key(story)),
@@ -54,13 +54,6 @@ def page(story: Story) -> str:
         frame.section("What is measured here, and what is believed", _list(known(story))),
     ]
     return frame.page(title, sections, style=_OWN)
-
-
-def _tiles(story: Story) -> str:
-    shown = (
-        f'<div class="tile"><b>{escape(value)}</b><span>{escape(about)}</span></div>' for value, about in tiles(story)
-    )
-    return f'<div class="tiles">{"".join(shown)}</div>'
 
 
 def _about(story: Story) -> str:

@@ -52,7 +52,7 @@ def page(found: Comparison) -> str:
     )
     kept = "".join(f"<li>{escape(each)}</li>" for each in found.remarks)
     parts = [
-        f'<header><h1>{escape(title)}</h1>\n<div class="small">{INTERVAL}.</div></header>',
+        f'<header><h1>{frame.text(title)}</h1>\n<div class="small">{INTERVAL}.</div></header>',
         frame.section("Not comparable", f"<ul>{warned}</ul>" if warned else ""),
         frame.section("Differences", table),
         frame.section("The two runs", _sides(found)),

@@ -13,6 +13,7 @@ from html import escape
 from joulewise.core.block import Role
 from joulewise.core.knob import DEFAULT, Setting
 from joulewise.core.units import format_duration
+from joulewise.report import knobs
 from joulewise.report.chart import Chart, span
 from joulewise.report.claim import STANDARD_ERRORS, Claim, percent
 from joulewise.report.history import Series
@@ -219,6 +220,8 @@ def frontier(story: Story, beyond: Beyond) -> str:
             says=_tried_words(point),
             label=label,
         )
+    others = [point for point in points if point.setting not in (DEFAULT, chosen)]
+    chart.names([(100 * p.time_change, 100 * p.energy_change, knobs.brief(p.setting)) for p in others], "quiet")
     key = _key(("default", "default"), ("tried", "tried"), ("held", "held"))
     law = "dashed: what the fitted law expects; " if inside else ""
     law = f'<div class="small key">{law}bars are 95 % of the blocks’ spread</div>'

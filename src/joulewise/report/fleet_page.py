@@ -20,11 +20,10 @@ _MOST = 200
 def page(found: Findings, kwh_price: float | None = None, carbon: Carbon | None = None) -> str:
     """The whole file."""
     title = words.headline(found)
-    tiles = "".join(f'<div class="tile"><b>{escape(a)}</b><span>{escape(b)}</span></div>' for a, b in _figures(found))
-    said = f'<h1>{escape(title)}</h1><p class="small">{escape(words.about(found))}</p><div class="tiles">{tiles}</div>'
+    said = f'<h1>{frame.text(title)}</h1><p class="small">{escape(words.about(found))}</p>'
     worth = _list(words.worth(found, kwh_price, carbon))
     sections = [
-        f"<header>{said}{worth}</header>",
+        f"<header>{said}{frame.tiles(_figures(found))}{worth}</header>",
         frame.section("How much", _paragraphs((*words.savings(found), *words.idle(found)))),
         frame.section("By GPU model", _models(found)),
     ]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from html import escape
 
 from joulewise.report.style import STYLE
+
+_UNIT = re.compile(r"(?<=\d) (?=(?:%|[kMGT]?(?:W|J|Wh|B|iB|Hz)|ms|s|min|h|GPUs?|€|\$)(?![\w]))|(?<=±) (?=\d)")
 
 
 def page(title: str, parts: Iterable[str], *, style: str = "", after: str = "") -> str:
@@ -23,3 +26,14 @@ def page(title: str, parts: Iterable[str], *, style: str = "", after: str = "") 
 def section(title: str, body: str) -> str:
     """A part under its title; nothing where there is nothing to show."""
     return f"<section><h2>{escape(title)}</h2>\n{body}</section>" if body else ""
+
+
+def text(words: str) -> str:
+    """Words as HTML, in which no line ends between a number and its unit or its sign."""
+    return _UNIT.sub("\N{NO-BREAK SPACE}", escape(words))
+
+
+def tiles(pairs: Iterable[tuple[str, str]]) -> str:
+    """Figures to see first, each with what it is."""
+    shown = (f'<div class="tile"><b>{text(figure)}</b><span>{text(about)}</span></div>' for figure, about in pairs)
+    return f'<div class="tiles">{"".join(shown)}</div>'

@@ -63,6 +63,13 @@ def chosen(values: Setting) -> str:
     return ", ".join(ceiling(knob, value) for knob, value in values.items())
 
 
+def brief(values: Setting) -> str:
+    """A whole setting where there is little room: ``"300 W, 1200 MHz"``; of the clocks, the memory's says so."""
+    return ", ".join(
+        shown(knob, value) + (" memory" if knob == MEMORY_MHZ.name else "") for knob, value in values.items()
+    )
+
+
 def ceiling(knob: str, value: float) -> str:
     """One knob as it is set: ``"SM clock at most 1200 MHz"``."""
     return f"{name(knob)} {'at most ' if knob in _CLOCKS else ''}{shown(knob, value)}"

@@ -112,29 +112,27 @@ def _head(story: Story, claim: Claim, title: str, beside: Beside | None, *, prov
     where += " (virtual)" if facts.get("virtual") else ""
     said = [f"{where}" if where else "", str(facts.get("wanted", "")), str(facts.get("started", ""))]
     untuned = facts.get("tuned") is False
-    tiles = [] if untuned else [(format_duration(claim.watched_s), "watched, from its first use of a GPU to its end")]
+    watched = (format_duration(claim.watched_s), "watched, from its first use of a GPU to its end")
+    tiles = [] if untuned or beside is not None else [watched]  # beside says how long the whole took, seconds more
     if proves:
         held = story.held()
         tiles.insert(0, (named(held) if held is not None else "nothing", "held last"))
-        tiles.append((format_duration(claim.judged_s), "of it clean work that was measured"))
+        share = claim.baseline_share
+        proof = "" if share is None else f"; {format_percent(share)} of the held time at default, for the proof"
+        tiles.append((format_duration(claim.judged_s), f"of clean work that was judged{proof}"))
     if proves and claim.saved_j is not None:
         word = "saved" if claim.saved_j >= 0 else "used more"
         saved = format_energy(abs(claim.saved_j), claim.saved_half_j)
         tiles.insert(0, (saved, f"{word} against default {claim.about}"))
-    if proves and claim.baseline_share is not None:
-        tiles.append((format_percent(claim.baseline_share), "of the held time at default, for the proof"))
     if beside is not None:
         tiles[1 if proves and claim.saved_j is not None else 0 : 0] = spent.tiles(beside)
     compared = claim.held or (not proves and not untuned)
     interval = f'<div class="small">{INTERVAL}; against the same job with nothing set.</div>\n'
     return (
-        f"<header><h1>{escape(title)}</h1>\n"
+        f"<header><h1>{frame.text(title)}</h1>\n"
         f'<div class="command">{escape(command)}</div>\n'
         f'<div class="small">{escape(" · ".join(filter(None, said)))}</div>\n'
-        f"{interval if compared else ''}"
-        '<div class="tiles">'
-        + "".join(f'<div class="tile"><b>{escape(value)}</b><span>{escape(name)}</span></div>' for value, name in tiles)
-        + "</div></header>"
+        f"{interval if compared else ''}{frame.tiles(tiles)}</header>"
     )
 
 
@@ -179,21 +177,21 @@ def _row(chapter: Stretch) -> str:
         f'<tr{" class=held" if chapter.kind == "hold" else ""}><td class="n">{format_duration(chapter.start_s)}</td>'
         f"<td>{escape(KINDS.get(chapter.kind, chapter.kind))}"
         f"{escape(f' ({chapter.phase})' if chapter.phase else '')}</td>"
-        f'<td>{escape(what)}</td><td>{escape(why)}</td><td class="n">{escape(counted)}</td></tr>'
+        f'<td>{frame.text(what)}</td><td>{frame.text(why)}</td><td class="n">{escape(counted)}</td></tr>'
     )
 
 
 def _unjudged(claim: Claim) -> str:
     if not claim.unjudged:
         return '<p class="say">Nothing: every part of the run that was tuned could be compared.</p>'
-    return f"<ul>{''.join(f'<li>{escape(each)}</li>' for each in claim.unjudged)}</ul>"
+    return f"<ul>{''.join(f'<li>{frame.text(each)}</li>' for each in claim.unjudged)}</ul>"
 
 
 def _worth(story: Story, claim: Claim) -> str:
     found = worth.worth(claim, story.facts)
     if found is None:
         return ""
-    return f"<ul>{''.join(f'<li>{escape(each)}</li>' for each in worth.lines(found))}</ul>"
+    return f"<ul>{''.join(f'<li>{frame.text(each)}</li>' for each in worth.lines(found))}</ul>"
 
 
 def _verify(story: Story, *, proves: bool, kept: bool) -> str:

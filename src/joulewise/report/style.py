@@ -15,6 +15,7 @@ body { margin: 0; background: var(--paper); color: var(--ink);
   font: 15px/1.5 system-ui, "Segoe UI", Roboto, "Helvetica Neue", "Liberation Sans", sans-serif; }
 main { max-width: 960px; margin: 0 auto; padding: 2.2rem 1.2rem 4rem; }
 h1 { font-size: 1.75rem; line-height: 1.25; margin: 0 0 .3rem; letter-spacing: -.01em; text-wrap: balance; }
+h1::first-letter { text-transform: uppercase; }
 h2 { font-size: 1.05rem; margin: 2.4rem 0 .5rem; }
 .small, .say { color: var(--quiet); }
 .small { font-size: .87rem; }
@@ -39,6 +40,7 @@ code { font-family: ui-monospace, "DejaVu Sans Mono", "Liberation Mono", monospa
 svg text { fill: var(--quiet); font-size: 11px; font-family: inherit; }
 svg .name { font-size: 11px; } svg .end { text-anchor: end; } svg .middle { text-anchor: middle; }
 svg .note { font-size: 11.5px; fill: var(--ink); paint-order: stroke; stroke: var(--card); stroke-width: 3px; }
+svg .note.quiet { fill: var(--quiet); font-size: 10.5px; }
 .grid { stroke: var(--grid); } .axis { stroke: var(--rule); }
 .line { fill: none; stroke-width: 1.6; stroke-linejoin: round; } .band { stroke: none; opacity: .2; }
 .line.power { stroke: var(--power); } .band.power { fill: var(--power); }

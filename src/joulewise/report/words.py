@@ -35,7 +35,7 @@ _SAID: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r",? wealth [-+\d.einf]+"), ""),
     (re.compile(r"Setting\(\)"), "default"),
     (re.compile(r"Setting\(([^()]*)\)"), r"\1"),
-    (re.compile(r" teaches most about the settings still open"), ": what it does tells most about the rest"),
+    (re.compile(r" teaches most about the settings still open"), ": it tells most about the settings not tried yet"),
     (_UNSTEADY, r"its pace is too unsteady: \1 % over \2 s"),
     # Whether a setting keeps the bound by itself; "verified" is what ``joulewise verify`` says of a whole run.
     (re.compile(r", which keeps the bound, not verified: "), ", so that the whole keeps the bound, not verified: "),
