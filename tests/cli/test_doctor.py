@@ -92,7 +92,7 @@ def test_the_page_fits_eighty_columns_and_starts_with_the_result(bare: dict[str,
     done = run_doctor(bare)
     assert done.returncode == 1
     assert done.stderr == ""
-    assert done.stdout.startswith("Can measure nothing")
+    assert done.stdout.startswith("Nothing can be measured or set here.")
     assert max(map(len, done.stdout.splitlines())) <= 80
     assert "→ install it" in done.stdout
 
@@ -160,7 +160,7 @@ def test_the_verdict_counts_what_can_be_measured_and_set() -> None:
     assert doctor.verdict(a_checkup(a_gpu(0), a_gpu(1))).plain == "Can measure 2 GPUs; can set none."
     settable = a_gpu(0, findings=(Finding("power", True, ""), Finding("sm_mhz", True, "")))
     assert doctor.verdict(a_checkup(settable)).plain == "Can measure 1 GPU; can set 1 GPU."
-    assert doctor.verdict(a_checkup()).plain.startswith("Can measure nothing; can set none.")
+    assert doctor.verdict(a_checkup()).plain.startswith("Nothing can be measured or set here.\nTry it without a GPU")
 
 
 def test_a_way_out_stands_under_its_no() -> None:

@@ -64,9 +64,10 @@ def verdict(checkup: Checkup) -> Text:
         things.append("the host")
     measures = f"Can measure {' and '.join(things)}" if things else "Can measure nothing"
     sets = f"can set {_count(settable, 'GPU')}" if settable else "can set none"
-    text = Text(f"{measures}; {sets}.", style="bold green" if things else "bold red")
-    if not things:
-        text.append("\nTry it without a GPU: joulewise run --gpu sim:h200 -- COMMAND", style="not bold default")
+    if things or settable:
+        return Text(f"{measures}; {sets}.", style="bold green" if things else "bold red")
+    text = Text("Nothing can be measured or set here.", style="bold red")
+    text.append("\nTry it without a GPU: joulewise run --gpu sim:h200 -- COMMAND", style="not bold default")
     return text
 
 
