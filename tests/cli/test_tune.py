@@ -14,6 +14,7 @@ import pytest
 
 from joulewise.cli import main
 from joulewise.device.node import spawn
+from joulewise.report import frame
 from joulewise.store import Database, SqliteJournal, views
 from tests.daemon.running import Words, running_daemon, until
 
@@ -299,7 +300,7 @@ def test_a_job_is_tuned_reported_and_verified_and_the_gpu_is_as_before(virtual_n
     assert answer["untuned"] is None
     assert {each["what"] for each in answer["changes"]} >= {"baseline", "verify"}
     assert ran.stderr.startswith(f"joulewise: {answer['headline']}")
-    assert f"<h1>{answer['headline']}</h1>" in report.read_text()
+    assert f"<h1>{frame.text(answer['headline'])}</h1>" in report.read_text()
     (run,) = views.runs(Database())
     assert run.name == answer["run"]
     assert (run.facts["seed"], run.facts["bound"], run.facts["kwh_price"]) == (7, 0.05, 0.3)

@@ -86,7 +86,7 @@ def test_what_a_saving_rests_on_is_counted_as_it_counts(windows, pairs, lie, cap
 
 
 def test_a_headline_that_was_bettered_is_found(report, capsys):
-    report.write_text(re.sub(r"<h1>saved [\d.]+\s%", "<h1>saved 18.1 %", report.read_text()))
+    report.write_text(re.sub(r"<h1>saved [\d.]+&nbsp;%", "<h1>saved 18.1 %", report.read_text()))
     code, out, _ = verify(report, capsys=capsys)
     assert code == 1
     assert "NOT verified: 1 discrepancy" in out
@@ -160,9 +160,9 @@ def test_an_unknown_run_or_journal_is_one_line(home, capsys):
 @pytest.mark.parametrize(
     ("forged", "by", "where"),
     [
-        (r"<b>[\d.]+ ±\s[\d.]+\skJ</b>", "<b>54 ± 5 kJ</b>", "the headline and what is under it"),
+        (r"<b>[\d.]+ ±&nbsp;[\d.]+&nbsp;kJ</b>", "<b>54 ± 5 kJ</b>", "the headline and what is under it"),
         (r"<h1>(.*?)</h1>", r"<h1>saved 31 %, 912 kJ</h1><!-- <h1>\1</h1> -->", "the headline"),
-        (r"SM clock at most 1500\sMHz</td>", "SM clock at most 1200 MHz</td>", "‘What was changed, when and why’"),
+        (r"SM clock at most 1500&nbsp;MHz</td>", "SM clock at most 1200 MHz</td>", "‘What was changed, when and why’"),
         (r'<path class="line saving" d="M[\d.]+ [\d.]+', '<path class="line saving" d="M1 1', "‘Saving so far’"),
         (r"</main>", "<p>Certified.</p></main>", "what is around its parts"),
         (r"--paper: #fcfcfb", "--paper: #fcfcfa", "what is around its parts"),

