@@ -153,6 +153,7 @@ def test_at_whatever_line_the_daemon_dies_the_gpu_is_as_before(first: str, after
         chain.report.unlink(missing_ok=True)
         with chain.start(0) as talk:
             assert _serve(talk, chain.uuid) == 5
+            served = len(chain.report.read_text().splitlines())
             assert chain.hardware() == before
         chain.kill()
         lines = chain.report.read_text().splitlines()
@@ -168,7 +169,8 @@ def test_at_whatever_line_the_daemon_dies_the_gpu_is_as_before(first: str, after
         chain.kill()
         assert crasher.stdin is not None
         crasher.stdin.close()
-    # Some lines run after the answer to the release, and threads do not always run in the same order.
-    assert died > 0.7 * len(lines)
+    # Lines after the last answer are met too, by whoever has not been killed before; of those up to it, threads do not
+    # always run the same in the same order.
+    assert died > 0.9 * served
     assert changed > 0.1 * len(lines)  # deaths that found nothing to give back show nothing
     shown.saw(f"{died} crash points, {changed} of them with the hardware changed: as before after every one")
