@@ -41,3 +41,10 @@ def test_where_not_even_the_last_number_has_room_it_is_broken_not_cut():
     digits = "".join(line[5:].replace(" ", "") for line in shown(14))
     assert "41(25to66)" in digits
     assert "…" not in digits
+
+
+def test_a_name_is_no_markup_whatever_its_label_holds():
+    console = Console(file=io.StringIO(), width=80)
+    console.print(fitted(console, HEADS, [("train[gpu]x[/]y", "1", "2", "3")], spare=()))
+    assert isinstance(console.file, io.StringIO)
+    assert "train[gpu]x[/]y" in console.file.getvalue()

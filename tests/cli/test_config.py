@@ -226,3 +226,68 @@ def test_help_needs_no_file_to_be_right(places, capsys):
         ["recur", "--help"],
     ):
         assert called(*asked) == 0, asked
+
+
+@pytest.mark.parametrize(
+    ("table", "variable", "verb"),
+    [
+        ('[serve]\ntoken_file = "/nowhere/tokens"\n', "JOULEWISE_TOKEN", ["serve", "--port", "1"]),
+        ('[estimate]\ntoken_file = "/nowhere/tokens"\n', "JOULEWISE_TOKEN", ["estimate", "--prometheus", "http://x"]),
+    ],
+)
+def test_a_variable_that_a_verb_does_not_read_takes_no_default_from_it(
+    places, capsys, monkeypatch, table, variable, verb
+):
+    put(places["user"], table)
+    monkeypatch.setenv(variable, "a-token-for-something-else-entirely")
+    assert called(*verb) != 0
+    assert "/nowhere/tokens" in capsys.readouterr().err
+
+
+KEPT_ELSEWHERE = '[recur.list]\nserver = "http://127.0.0.1:9"\ntoken_file = "/nowhere/token"\n'
+
+
+def test_a_database_that_is_typed_or_in_the_environment_is_meant_and_not_a_files_server(places, capsys, monkeypatch):
+    put(places["user"], KEPT_ELSEWHERE)
+    assert called("recur", "list") != 0, "the file's server is not there"
+    assert called("recur", "list", "--database", "x.db") == 0
+    monkeypatch.setenv("JOULEWISE_DATABASE", "y.db")
+    assert called("recur", "list") == 0
+    assert called("recur", "list", "--server", "http://127.0.0.1:9") != 0
+
+
+def test_a_default_token_file_can_be_taken_back(places, capsys):
+    put(places["user"], '[serve]\ntoken_file = "/nowhere/tokens"\n')
+    assert called("serve", "--no-auth", "--port", "70000") == 2
+    said = capsys.readouterr().err
+    assert "70000" in said
+    assert "give one of them" not in said
+
+
+@pytest.mark.parametrize(
+    ("place", "text", "typed"),
+    [
+        ("pyproject", '[[tool.joulewise]]\nrun = "x"\n', ["doctor"]),
+        ("pyproject", "# for tool.joulewise\ntool = 3\n", ["doctor"]),
+        ("user", "[recur]\nrun = 3\n", ["recur", "run", "--job", "x", "--", "echo", "-h"]),
+    ],
+)
+def test_what_is_no_table_is_said_in_one_line(places, capsys, place, text, typed):
+    put(places[place], text)
+    assert called(*typed) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "fault of joulewise" not in said
+
+
+@pytest.mark.parametrize("named", ["joulewise.toml", "./joulewise.toml"])
+def test_a_file_that_was_named_is_no_stranger_s_wherever_it_lies(places, capsys, monkeypatch, named):
+    put(places["project"], '[serve]\ndatabase = "/data/runs.db"\n')
+    monkeypatch.setenv(config_files.VARIABLE, named)
+    assert effective(capsys) == {"serve.database": ("/data/runs.db", "joulewise.toml")}
+
+
+def test_a_pyproject_that_was_named_has_its_table_read(places, capsys, monkeypatch):
+    put(places["pyproject"], '[project]\nname = "x"\n[tool.joulewise.run]\nmax_slowdown = "1%"\n')
+    monkeypatch.setenv(config_files.VARIABLE, str(places["pyproject"]))
+    assert effective(capsys) == {"run.max_slowdown": ("1%", "pyproject.toml")}

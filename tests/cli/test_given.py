@@ -28,6 +28,10 @@ def test_gpus_that_are_named_apart_are_to_be_named_together(verb, capsys):
         (["serve", "--port", "1", "--port", "2", "--port", "3"], "--port was given 3 times (1, 2, 3); give it once"),
         (["report", "--compare", "a", "b", "--compare", "c", "d"], "--compare was given twice (a b, c d); give it"),
         (["report", "--png", "a.png", "--plot", "b.png"], "--plot was given twice (a.png, b.png)"),
+        (
+            ["history", "--database", "pg://u:p@ss@h/db?password=hunter2", "--database", "x"],
+            "(pg://***@h/db?password=***,",
+        ),
         (["verify", "x", "--database", "postgresql://me:secret@h/x", "--journal", "y"], "(postgresql://***@h/x, y)"),
         (["run", "--json", "x" * 500, "--json", "y", "--", "true"], f"({'x' * 60}…, y)"),
     ],

@@ -82,3 +82,14 @@ def test_whatever_verb_runs_a_command_its_words_stay_as_they_are(verb, tmp_path,
     assert ended.value.code == 2
     assert "terms.json is also a word of the command, and would be written over" in capsys.readouterr().err
     assert (tmp_path / "terms.json").read_text().startswith('{"exit_code"')
+
+
+def test_somebodys_large_file_is_refused_without_being_read(tmp_path, capsys):
+    data = tmp_path / "data.tar"
+    with data.open("wb") as file:
+        file.truncate(1 << 40)  # a terabyte, of which nothing is on the disk
+    with pytest.raises(SystemExit) as ended:
+        main(["run", "--json", str(data), "--", "true"])
+    assert ended.value.code == 2
+    assert "is not what --json writes" in capsys.readouterr().err
+    assert data.stat().st_size == 1 << 40

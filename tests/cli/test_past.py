@@ -148,6 +148,14 @@ def test_what_is_forgotten_is_gone(capsys):
     assert "no run is called 'x'" in history("--forget", "x", capsys=capsys, code=2)[1]
 
 
+def test_what_was_learnt_elsewhere_than_the_runs_are_is_said_to_go(home, monkeypatch, capsys):
+    Memory(Database()).keep("f" * 16, "GPU-1", "NVIDIA H200", {})
+    monkeypatch.setenv("JOULEWISE_DATABASE", str(home / "other.db"))
+    _, err = history("--forget", "all", capsys=capsys, code=2)
+    learnt = f"what was learnt about 1 workload in {home / 'home' / 'joulewise.db'}"
+    assert f"forget 0 runs and {learnt}, with every proof, in {home / 'other.db'}" in err
+
+
 def test_everything_is_forgotten_only_by_one_who_says_so(home, capsys):
     keep("first", "second")
     Memory(Database()).keep("f" * 16, "GPU-1", "NVIDIA H200", {})

@@ -15,6 +15,8 @@ from joulewise.core.secrecy import masked
         ("env WANDB_API_KEY=abc python t.py", "env WANDB_API_KEY=*** python t.py"),
         ("python t.py hf_abcdefghijklmnopqrstuv", "python t.py ***"),
         ("python t.py --data s3://me:pw@host/x", "python t.py --data s3://***@host/x"),
+        ("python t.py --data s3://me:p@w@host/x", "python t.py --data s3://***@host/x"),
+        ("python t.py --db pg://u:p@ss@h/db?password=x", "python t.py --db pg://***@h/db?password=***"),
         ("python t.py trainer.secret=x model.lr=1", "python t.py trainer.secret=*** model.lr=1"),
     ],
 )

@@ -9,6 +9,7 @@ from rich import box
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
+from rich.text import Text
 
 _UNBOUNDED = 1000
 _SHORTEST = 4  # of what is left of a name
@@ -40,7 +41,7 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], shown: Sequence[
         else:
             table.add_column(heads[place], justify="right", overflow="fold")
     for row in rows:
-        table.add_row(*(row[place] for place in shown))
+        table.add_row(*(Text(row[place]) for place in shown))  # a name is somebody's label, and no markup
     return table
 
 

@@ -20,6 +20,7 @@ kept, sent or listened to; and one that is somebody else's says nothing at all, 
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterator, Mapping, Set
 from contextlib import suppress
@@ -39,17 +40,11 @@ WANTED: Final = frozenset(_AIMS | _WORTH | _SERIES | _LOOKS)
 """Keys that a file in the current folder may have."""
 _PROJECT: Final = Path("joulewise.toml")
 _PYPROJECT: Final = Path("pyproject.toml")
+_ASK: Final = "joulewise config"
 _MOST_BYTES: Final = 1 << 20
 _NEVER: Final = frozenset({"help", "yes", "forget"})
-_ENVIRONMENT: Final = {
-    "database": "JOULEWISE_DATABASE",
-    "token_file": "JOULEWISE_TOKEN",
-    "socket": "JOULEWISE_SOCKET",
-    "server": "JOULEWISE_CLUSTER",
-}
-"""Variables that are read where these options are not given; the last only by the verbs of a cluster."""
-_EITHER: Final = frozenset({"database", "server"})
-"""Of these, one that is typed means: not the other."""
+_READ: Final = re.compile(r"\$(JOULEWISE_\w+)")
+"""In an option's help: the variable that is read where it is not given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +72,11 @@ def read() -> Config:
     values: dict[str, Any] = {}
     origins: dict[tuple[str, ...], Path] = {}
     looked = []
-    for path in _places():
-        about, tables = _read(path)
+    for path, near in _places():
+        about, tables = _read(path, near=near)
         looked.append(about)
         for words, value in _flat(tables):
-            if path in (_PROJECT, _PYPROJECT) and words[-1] not in WANTED:
+            if near and words[-1] not in WANTED:
                 raise BadSpec(
                     f"{'.'.join(words)} in {path}: a file in the current folder says what is wanted of a job, and may "
                     "not set that; put it into your own (~/.config/joulewise/config.toml)"
@@ -101,9 +96,11 @@ def defaults(command: Any, ctx: Any, typed: Set[str]) -> tuple[dict[str, Any], l
     said = config.values
     for verb, table in said.items():
         if verb not in ctx.find_root().command.list_commands(ctx) or not isinstance(table, Mapping):
-            raise BadSpec(f"a configuration file has '{verb}', which is no verb's table; see 'joulewise config'")
+            raise BadSpec(f"a configuration file has '{verb}', which is no verb's table; see '{_ASK}'")
     for word in words:
         said = said.get(word, {})
+        if not isinstance(said, Mapping):
+            raise BadSpec(f"a configuration file has '{word}' as a value, and it is a verb's table; see '{_ASK}'")
     options = {_key(each): each for each in command.get_params(ctx) if _may_be_set(each)}
     verbs = command.list_commands(ctx) if hasattr(command, "list_commands") else ()
     found = {}
@@ -115,7 +112,7 @@ def defaults(command: Any, ctx: Any, typed: Set[str]) -> tuple[dict[str, Any], l
             raise BadSpec(
                 f"{at} is no option of '{ctx.command_path}' that a file may set; see 'joulewise config --help'"
             )
-        if not _overruled(key, words, typed):
+        if not _overruled(key, options, typed):
             found[options[key].name] = _fitting(at, options[key], value)
     return found, [f"{each.path} is left out: {each.says}" for each in config.looked if each.foreign]
 
@@ -128,12 +125,20 @@ def has(command: Any, words: tuple[str, ...]) -> bool:
     return any(_key(each) == words[0] for each in command.params if _may_be_set(each))
 
 
-def _overruled(key: str, words: list[str], typed: Set[str]) -> bool:
+def _overruled(key: str, options: Mapping[str, Any], typed: Set[str]) -> bool:
     """Whether the environment, or something that is typed and excludes it, wins over this key."""
-    variable = _ENVIRONMENT.get(key)
-    if variable and os.environ.get(variable) and (key != "server" or words[0] == "cluster"):
+    if _in_environment(options[key]) or (key == "token_file" and "no_auth" in typed):
         return True
-    return key in _EITHER and bool((_EITHER - {key}) & typed)
+    if not {"database", "server"} <= options.keys():
+        return False
+    # Of these two one is meant; a token goes with the server.
+    database = "database" in typed or ("server" not in typed and _in_environment(options["database"]))
+    return database if key in ("server", "token_file") else key == "database" and "server" in typed
+
+
+def _in_environment(option: Any) -> bool:
+    """Whether a variable that this option reads is set."""
+    return any(os.environ.get(name) for name in _READ.findall(option.help or ""))
 
 
 def _fitting(at: str, option: Any, value: Any) -> Any:
@@ -151,23 +156,22 @@ def _fitting(at: str, option: Any, value: Any) -> Any:
     return value
 
 
-def _places() -> Iterator[Path]:
-    """Where to look, the farthest first."""
+def _places() -> Iterator[tuple[Path, bool]]:
+    """Where to look, the farthest first, and whether it is just what lies in the current folder."""
     named = os.environ.get(VARIABLE)
     if named is not None:
         if named:
-            yield Path(named)
+            yield Path(named), False
         return
-    yield MACHINE
+    yield MACHINE, False
     with suppress(RuntimeError):  # a container's user may have no home
         named = os.environ.get("XDG_CONFIG_HOME", "")
-        yield (Path(named) if named.startswith("/") else Path.home() / ".config") / "joulewise" / "config.toml"
-    yield _PYPROJECT
-    yield _PROJECT
+        yield (Path(named) if named.startswith("/") else Path.home() / ".config") / "joulewise" / "config.toml", False
+    yield _PYPROJECT, True
+    yield _PROJECT, True
 
 
-def _read(path: Path) -> tuple[Looked, Mapping[str, Any]]:
-    near = path in (_PROJECT, _PYPROJECT)
+def _read(path: Path, *, near: bool) -> tuple[Looked, Mapping[str, Any]]:
     try:
         # A pipe would wait for its writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -182,14 +186,17 @@ def _read(path: Path) -> tuple[Looked, Mapping[str, Any]]:
         if not stat.S_ISREG(about.st_mode):
             return Looked(path, found=True, says="it is no plain file"), {}
         data = file.read(_MOST_BYTES + 1)
-    ours = path != _PYPROJECT or b"tool.joulewise" in data
+    shared = path.name == _PYPROJECT.name
+    ours = not shared or b"tool.joulewise" in data
     if near and ours and about.st_uid not in (0, os.geteuid()):
         return Looked(path, found=True, says="it belongs to somebody else", foreign=True), {}
     if not ours:
         return Looked(path, found=True, says="it has no [tool.joulewise]"), {}
     tables = _parsed(path, data)
-    if path == _PYPROJECT:
-        tables = tables.get("tool", {}).get("joulewise", {})
+    for word in ("tool", "joulewise") if shared else ():
+        tables = tables.get(word, {})
+        if not isinstance(tables, Mapping):
+            raise BadSpec(f"{path} has '{word}' as something else than a table; write [tool.joulewise.VERB]")
     return Looked(path, found=True), tables
 
 

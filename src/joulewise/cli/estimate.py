@@ -87,9 +87,7 @@ def estimate(
 
     bound = slowdown(max_slowdown)
     _refuse_unfit(days, kwh_price)
-    if carbon_source is not None and carbon_g_per_kwh is None:
-        raise BadSpec("--carbon-source says where a figure is from, and there is none; add --carbon-g-per-kwh G")
-    carbon = None if carbon_g_per_kwh is None else Carbon(carbon_g_per_kwh, carbon_source)
+    carbon = Carbon.given(carbon_g_per_kwh, carbon_source)
     if out is not None:
         outputs.refuse_no_html("--out", out)
         outputs.refuse_unwritable("--out", out)

@@ -57,7 +57,7 @@ def _every_value(command: Any, ctx: Any, args: Sequence[str]) -> dict[str, Any]:
 
 def _shown(flag: str, value: str | Sequence[str]) -> str:
     """A value as an error may show it: short, and without the password of an address."""
-    return short(" ".join(masked([flag, *((value,) if isinstance(value, str) else value)])[1:]))
+    return short(" ".join(masked(["", flag, *((value,) if isinstance(value, str) else value)])[2:]))
 
 
 def _way_out(flag: str, values: Sequence[Any]) -> str:

@@ -18,6 +18,7 @@ from joulewise.core.errors import BadSpec
 STDOUT = "-"
 _OURS = frozenset({"exit_code", "duration_s", "energy_j"})
 """Keys of every result that ``--json FILE`` writes, of ``run`` and of ``recur run``."""
+_RESULT_BYTES = 64 << 20  # more than any result; what is larger is somebody's data, and not read to see that
 _HEADER_BYTES = 1 << 20  # of a recording: a line with all that is known about a node's GPUs has some tens of kB
 
 
@@ -98,6 +99,8 @@ def is_recording(path: Path) -> bool:
 
 def _is_result(path: Path) -> bool:
     with suppress(OSError, ValueError, RecursionError):
+        if path.stat().st_size > _RESULT_BYTES:
+            return False
         held = json.loads(path.read_bytes())
         return isinstance(held, dict) and held.keys() >= _OURS
     return False

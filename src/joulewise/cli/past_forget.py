@@ -49,7 +49,9 @@ def _all(ctx: typer.Context, store: Store, memory: Memory, *, yes: bool) -> str:
     runs = views.runs(store.tables)
     running = _running(store, runs)
     gone = [run.name for run in runs if run.name not in running]
-    what = f"{counted(len(gone), 'run')} and what was learnt about {counted(len(memory.all()), 'workload')}"
+    # Runs may be on a server, where what was learnt never is.
+    apart = f" in {memory.database.name}" if memory.database.name != store.name else ""
+    what = f"{counted(len(gone), 'run')} and what was learnt about {counted(len(memory.all()), 'workload')}{apart}"
     if running:
         say(ctx, f"{counted(len(running), 'run')} still running, and kept: {', '.join(running[:5])}")
     if not yes:

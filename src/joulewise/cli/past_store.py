@@ -17,7 +17,7 @@ StoreFlag = Annotated[
         "--database",
         "--journal",  # as it was called when a store was always a file
         metavar="FILE|URL",
-        help="Where runs are kept: a file, or postgresql://… Default: the usual one.",
+        help="Where runs are kept: a file, or postgresql://… Default: $JOULEWISE_DATABASE, else yours.",
     ),
 ]
 

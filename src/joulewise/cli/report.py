@@ -67,10 +67,8 @@ def report(
     if run is not None and compare is not None:
         three = f"{run} and --compare {' '.join(compare)}"
         raise BadSpec(f"{three} are three runs; name one RUN, or two with --compare A B")
-    if carbon_source is not None and carbon_g_per_kwh is None:
-        raise BadSpec("--carbon-source says where a figure is from, and there is none; add --carbon-g-per-kwh G")
     _refuse_files(out, plot)
-    carbon = None if carbon_g_per_kwh is None else Carbon(carbon_g_per_kwh, carbon_source)
+    carbon = Carbon.given(carbon_g_per_kwh, carbon_source)
     with closing(opened_store(database)) as store:
         if compare is not None:
             if plot is not None:

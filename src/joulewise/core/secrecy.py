@@ -20,7 +20,7 @@ _SHAPED = re.compile(
     r"|(?:AKIA|ASIA)[A-Z0-9]{16}|AIza[\w-]{30,}|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*|[0-9a-f]{40}|[0-9a-f]{64}"
 )
 """Keys and tokens of common makers, and hexadecimal keys of the usual lengths."""
-_IN_URL = re.compile(r"(?<=://)[^/@\s]+@")
+_IN_URL = re.compile(r"(?<=://)[^/\s]+@")  # up to the last @: a password may hold one
 _NUMBER = re.compile(r"[-+]?\d{1,7}(\.\d*)?")
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+")
 
@@ -34,7 +34,7 @@ def masked(command: Sequence[str]) -> list[str]:
         if secret and not _is_flag(word) and not _NUMBER.fullmatch(word):
             kept.append(MASK)
         elif place and equals and _is_secret(name) and not _NUMBER.fullmatch(value):
-            kept.append(f"{name}={MASK}")
+            kept.append(f"{_IN_URL.sub(f'{MASK}@', name)}={MASK}")
         else:
             kept.append(_IN_URL.sub(f"{MASK}@", _SHAPED.sub(MASK, word)) if place else word)
         secret = bool(place) and _is_flag(word) and not equals and _is_secret(word)

@@ -30,7 +30,9 @@ from joulewise.monitor.prometheus import Prometheus, Span
 _SANE_RATIO = (0.8, 1.25)  # of counter to power: beyond, one of them is in another unit
 _LOOK_S = 600.0  # in which scrapes are counted: those further apart than half of it leave gaps in Prometheus itself
 _SCRAPES = 1.8  # in a window, at least: two, with one in ten missed
-_SLOWEST = 0.9  # of GPUs are scraped this often: some have only just come, and look slow
+# Of the GPUs are scraped this often at least: some have only just come, and look slow. Of a few, the slowest counts all
+# the same: windows that are too long lose detail, those that are too short lose energy.
+_SLOWEST = 0.9
 _WHOLE = 0.8  # a GPU with less of its windows has gaps that are worth a word
 
 

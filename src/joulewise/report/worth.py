@@ -99,6 +99,13 @@ class Carbon:
         if not 0 <= self.g_per_kwh < math.inf:
             raise BadSpec(f"--carbon-g-per-kwh {self.g_per_kwh:g} makes no sense; it must be 0 or more grams")
 
+    @classmethod
+    def given(cls, g_per_kwh: float | None, source: str | None) -> Carbon | None:
+        """As the flags say it, if they do. BadSpec for a source of nothing, too."""
+        if g_per_kwh is None and source is not None:
+            raise BadSpec("--carbon-source says where a figure is from, and there is none; add --carbon-g-per-kwh G")
+        return None if g_per_kwh is None else cls(g_per_kwh, source)
+
     def of(self, energy_j: Amount) -> Amount:
         """Grams of CO2e of so many joules."""
         per_j = self.g_per_kwh * kwh_from_joules(1.0)

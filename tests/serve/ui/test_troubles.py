@@ -119,9 +119,8 @@ def test_a_job_that_cannot_be_read_is_a_row_that_says_why(opened):
     looking.page.route("**/api/series", lambda route: route.fulfill(json={"series": ["bad", "worse"]}))
     looking.page.route("**/api/series/*", lambda route: route.fulfill(**AWAY))
     looking.go("#/series")
-    looking.page.wait_for_function(
-        "() => [...document.querySelectorAll('main .under')].every((each) => each.innerText === 'the disk is away')"
-    )
+    looking.page.wait_for_function("() => document.querySelectorAll('main .under').length === 2")
+    assert looking.page.locator("main .under").all_inner_texts() == ["the disk is away"] * 2
     assert looking.page.locator("main tbody a").all_inner_texts() == ["bad", "worse"]
 
 
