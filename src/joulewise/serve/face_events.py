@@ -21,7 +21,8 @@ _HELLO = b"retry: 3000\n: joulewise\n\n"
 _ALIVE = b": keep-alive\n\n"
 _ABOUT = """
 `gpus` each second, as `/api/gpus` without its history; `run` when a run has begun, decided, been proven or ended;
-`cluster` when something was written down of one; `missed` when this client was too slow and should ask anew.
+`cluster` when something was written down of one; `missed` when this client was too slow, or the store was
+away meanwhile, and it should ask anew.
 Read it with `fetch`, which can send a token.
 """
 

@@ -69,6 +69,11 @@ SEEN = {
         [],
         ("what a kWh costs", "joulewise serve --kwh-price 0.30 --currency EUR"),
     ),
+    "and of another store than the usual one": (
+        overview(saved_j=9e3, kwh_price=None, flag=" --database x.db"),
+        [],
+        ("what a kWh costs", "joulewise serve --database x.db --kwh-price 0.30 --currency EUR"),
+    ),
     "a script that returns": (
         overview(*(run(command=f"python nightly.py --day {day}", saved_j=1.0) for day in range(3))),
         [],

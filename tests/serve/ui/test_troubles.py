@@ -218,8 +218,9 @@ def test_a_ribbon_that_has_not_all_decisions_says_so(opened):
     path = f"/api/runs/{face_toys.TUNED}"
     decisions = looking.get(path)["decisions"]
     first_s, last_s = decisions[0]["at_s"], decisions[-1]["until_s"]
-    early, late = ({**decisions[0], "at_s": at_s, "until_s": at_s + 1} for at_s in (first_s, last_s - 1))
-    says(looking, path, decisions=[early] * 300 + [late] * 101)
+    times_s = [(first_s if number < 300 else last_s - 1) + number / 1e6 for number in range(401)]
+    told = [{**decisions[0], "at_s": at_s, "until_s": at_s + 1, "reason": f"no. {n}"} for n, at_s in enumerate(times_s)]
+    says(looking, path, decisions=told)
     looking.go(f"#/runs/{face_toys.TUNED}")
     assert looking.page.locator(".ribbon .piece").count() == 400
     # Each stands at its own time.
@@ -227,8 +228,12 @@ def test_a_ribbon_that_has_not_all_decisions_says_so(opened):
     assert looking.page.locator(".ribbon .piece").nth(298).evaluate(left) < 0.01
     assert looking.page.locator(".ribbon .piece").nth(299).evaluate(left) > 0.05
     looking.sees("The last 400 of 401 decisions")
-    looking.page.get_by_role("button", name="341 more decisions").click()
-    assert looking.page.locator("main section:not([hidden]) tbody tr").count() == 401
+    rows = looking.page.locator("main section:not([hidden]) tbody tr")
+    assert rows.count() == 60
+    assert "no. 400" in rows.last.inner_text()
+    looking.page.get_by_role("button", name="341 earlier decisions").click()
+    assert rows.count() == 401
+    assert "no. 0" in rows.first.inner_text()
 
 
 def test_a_filter_waits_until_it_is_told_to_show(opened):

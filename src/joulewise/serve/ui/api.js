@@ -32,12 +32,12 @@ function headers(accept) {
   return own ? { Accept: accept, Authorization: `Bearer ${own}` } : { Accept: accept };
 }
 
-async function ask(path, accept, signal, most_ms = null) {
+async function ask(path, accept, signal) {
   for (;;) {
     const used = token();
     let answer;
     const late = new AbortController();
-    let timer = setTimeout(() => late.abort(), PATIENCE_MS);
+    const timer = setTimeout(() => late.abort(), PATIENCE_MS);
     try {
       answer = await fetch(path, { headers: headers(accept), signal: AbortSignal.any([late.signal, signal].filter(Boolean)), cache: "no-store" });
     } catch (error) {
@@ -46,7 +46,6 @@ async function ask(path, accept, signal, most_ms = null) {
     } finally {
       clearTimeout(timer); // from here on it answers, and what it says may be long
     }
-    if (most_ms !== null) timer = setTimeout(() => late.abort(), most_ms); // but a network that broke meanwhile says nothing at all
     if (answer.status !== 401 || signal?.aborted) return answer;
     if (token() === used && (declined || !(await newToken(used !== null)))) {
       throw new Refused(401, "This server wants a token: 'joulewise serve token --scope read' makes one.");
@@ -56,10 +55,13 @@ async function ask(path, accept, signal, most_ms = null) {
 
 /** The JSON at a path of the API. Throws Refused with the server's own words. */
 export async function get(path, signal) {
-  const answer = await ask(path, "application/json", signal, BODY_MS);
+  const late = new AbortController(); // a network that breaks in the middle of an answer says nothing at all
+  const answer = await ask(path, "application/json", AbortSignal.any([late.signal, signal].filter(Boolean)));
   if (!answer.ok) throw await refusal(answer, path);
-  const said = await answer.json().catch(() => null);
+  const timer = setTimeout(() => late.abort(), BODY_MS);
+  const said = await answer.json().catch(() => null).finally(() => clearTimeout(timer));
   if (signal?.aborted) throw signal.reason;
+  if (late.signal.aborted) throw new Refused(0, `The server began to answer, and has not ended within ${BODY_MS / 1000} s.`);
   if (said === null) throw new Refused(answer.status, `What the server answered to ${path} cannot be read. Is there a proxy before it that answers in its place?`);
   return said;
 }

@@ -77,7 +77,8 @@ function row(name) {
       mark(label, { x: left - 12, y: base - ROW / 2 + 7 });
       mark(ground, { x1: left, x2: width - 10, y1: base, y2: base });
       const since_s = known(job.submitted_s) ? job.submitted_s : job.spans[0].from_s;
-      mark(waited, { x1: x(since_s), x2: x(job.spans[0].from_s), y1: base - 4, y2: base - 4 });
+      const began_s = known(job.started_s) ? job.started_s : job.spans[0].from_s; // its first spans may not be kept
+      mark(waited, { x1: x(since_s), x2: x(began_s), y1: base - 4, y2: base - 4 });
       job.spans.forEach((span, at) => {
         bars[at] ??= bar(name);
         bars[at].show(span, span.to_s ?? now_s, base, most, x);

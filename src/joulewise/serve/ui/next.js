@@ -71,5 +71,5 @@ function shared(runs, flag) {
 }
 
 function price(overview) {
-  return savingOf(overview) === "saved" && !known(overview.kwh_price) ? { words: "What the saving is worth is shown once the server knows what a kWh costs:", command: "joulewise serve --kwh-price 0.30 --currency EUR" } : null;
+  return savingOf(overview) === "saved" && !known(overview.kwh_price) ? { words: "What the saving is worth is shown once the server knows what a kWh costs:", command: `joulewise serve${overview.flag ?? ""} --kwh-price 0.30 --currency EUR` } : null;
 }

@@ -10,7 +10,7 @@ export const KINDS = {
   verify: "compared",
   hold: "held",
 };
-export const MOST = 400; // pieces on the screen, the latest; the table has all
+export const MOST = 400; // pieces on the screen, the latest; the table has more
 
 /** `decisions` as the API has them. `onPoint(time_s)`: one was looked at. Place it by `fit({left, width, from_s, to_s})`. */
 export function ribbon(decisions, began_s, onPoint) {

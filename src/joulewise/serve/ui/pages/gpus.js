@@ -113,11 +113,8 @@ function card(context, gpu) {
         fill(words, said.map(([kind, text]) => [chip(text, kind), " "]));
       }
       if (!(time_s > last)) return;
-      if (data[0].length && time_s - last > GAP_S) [last + 1, null, null].forEach((value, at) => data[at].push(value)); // nobody read meanwhile
       last = time_s;
-      data[0].push(time_s);
-      data[1].push(now.power_w);
-      data[2].push(now.sm_mhz);
+      data = spliced(data, [[time_s], [now.power_w], [now.sm_mhz]], GAP_S);
       while (data[0][0] < time_s - KEPT_S) data.forEach((values) => values.shift());
       if (onScreen) curve.update(data);
     },

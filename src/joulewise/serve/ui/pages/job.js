@@ -2,7 +2,7 @@
 
 import { api, get, query } from "../api.js";
 import { chip, empty, h, part, put, s, say, table, tile, to } from "../dom.js";
-import { change, count, duration, energy, known, moment, setting, significant, UNKNOWN } from "../format.js";
+import { change, count, duration, energy, known, moment, quoted, setting, significant, UNKNOWN } from "../format.js";
 import { redrawn } from "../redraw.js";
 import { drawnWidth, scale, scatter } from "../scatter.js";
 import { tipped } from "../tip.js";
@@ -46,7 +46,7 @@ export default async function (context) {
     showWhole(points);
     trialsList.renew([...trials].reverse());
     earlier.hidden = !trials[0]?.asked.trial; // they are counted from 0
-    say(earlier, `The latest ${count(trials.length, "trial")}; 'joulewise recur history' has them all.`);
+    say(earlier, `The latest ${count(trials.length, "trial")}; 'joulewise recur history ${quoted(name)} -n 0' has them all.`);
   };
   await show();
   context.again(show, { on: "run", calm: 5 });

@@ -4,7 +4,7 @@ import { h, say, table } from "../dom.js";
 import { count, duration, setting } from "../format.js";
 import { kindOf, kindWords } from "../ribbon.js";
 
-const ROWS = 60; // until all are asked for
+const ROWS = 60; // the latest, until all are asked for
 
 /** Give it the run, as `/api/runs/{name}` has it, by `show`. */
 export function decisionsPart() {
@@ -21,23 +21,23 @@ export function decisionsPart() {
       { name: "Lasted", number: true, cell: (row) => (row.until_s > row.at_s ? duration(row.until_s - row.at_s) : "") },
     ],
     [],
-    { stacked: true },
+    { stacked: true, key: (row) => JSON.stringify([row.at_s, row.kind, row.phase, row.words, row.reason]) },
   );
   const rest = h("button", { type: "button", onclick: () => show(run, true) });
   const more = h("p", {}, rest);
   const beyond = h("p", { class: "small" });
-  const element = h("section", { hidden: true }, h("h2", {}, "What was changed, when and why"), list, more, beyond);
+  const element = h("section", { hidden: true }, h("h2", {}, "What was changed, when and why"), beyond, more, list);
 
   function show(newer, every = all) {
     run = newer;
     all = every;
-    const shown = all ? run.decisions : run.decisions.slice(0, ROWS);
+    const shown = all ? run.decisions : run.decisions.slice(-ROWS);
     element.hidden = !shown.length;
     list.renew(shown);
     more.hidden = shown.length === run.decisions.length;
-    say(rest, count(run.decisions.length - shown.length, "more decision"));
+    say(rest, count(run.decisions.length - shown.length, "earlier decision"));
     beyond.hidden = !(run.more_decisions > 0);
-    say(beyond, `${count(run.more_decisions, "earlier one")} not listed; the journal has them all.`);
+    say(beyond, `${count(run.more_decisions, "first one")} not listed; the journal has them all.`);
   }
   return { element, show };
 }

@@ -129,7 +129,7 @@ export function runPower(context, name) {
   const showStrip = redrawn(context, below, (decisions) => {
     strip = decisions.length ? ribbon(decisions, run.summary.began_s, (time_s) => curve?.point(time_s)) : null;
     if (place) strip?.fit(place);
-    const hidden = decisions.length > MOST && h("p", { class: "small" }, `The last ${MOST} of ${count(decisions.length, "decision")}; the list below has them all.`);
+    const hidden = decisions.length > MOST && h("p", { class: "small" }, `The last ${MOST} of ${count(decisions.length, "decision")}; the list below has more.`);
     return strip && [strip.element, key(...PIECES), hidden];
   });
 

@@ -41,8 +41,8 @@ export default async function (context) {
     }
   };
   await names();
-  each(); // the names are worth a look already
-  context.again(() => names().then(each), { on: "run", calm: 5 });
+  const first = each(); // the names are worth a look already
+  context.again(() => first.then(names).then(each), { on: "run", calm: 5 });
 }
 
 function platformOf(found) {
