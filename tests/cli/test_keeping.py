@@ -101,7 +101,7 @@ def test_a_store_that_cannot_be_written_is_one_line(tmp_path):
     kept = a_keeping(SqliteStore(Database(tmp_path / "joulewise.db")))
     kept.begin()
     said = kept.end(30.0, "ended", MEASURED)
-    assert said.startswith("this run is not kept: ")
+    assert said.startswith("this run is not kept in the store yet: ")
     assert "move it away" in said
     assert "\n" not in said
 
@@ -131,7 +131,7 @@ def test_a_store_that_is_away_for_a_while_costs_no_reading(store, monkeypatch):
 
 
 def test_a_store_that_hangs_does_not_hold_the_exit_code(store, monkeypatch):
-    monkeypatch.setattr(keeping, "_PATIENCE_S", 0.05)
+    monkeypatch.setattr(keeping, "END_WAIT_S", 0.05)
     let_go = threading.Event()
 
     class Hung:
@@ -161,7 +161,7 @@ def test_an_end_is_written_even_where_readings_cannot_be(store):
 
     kept._readings = Refusing()
     kept.begin()
-    assert kept.end(30.0, "ended", MEASURED) == "this run is not kept: no room"
+    assert kept.end(30.0, "ended", MEASURED).startswith("this run is not kept in the store yet: no room; saved in ")
     assert isinstance(views.one(store.tables, "run").finished, Finished)
 
 

@@ -79,7 +79,7 @@ def test_a_store_that_cannot_be_written_is_a_line_and_the_trial_goes_on(database
         ended = run(f"{tells(0.6)}; {WAITS}", made)
     assert (ended.outcome, ended.run) == (Outcome.REACHED, None)
     (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("joulewise: ")]
-    assert line.startswith("joulewise: this run is not kept: ")
+    assert line.startswith("joulewise: this run is not kept")
 
 
 def test_it_may_go_on_to_its_own_end(recording):

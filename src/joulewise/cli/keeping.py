@@ -2,8 +2,10 @@
 
 What stands behind ``joulewise run`` unless ``--no-keep``, and behind each trial of ``joulewise recur run``. All of it
 happens beside the command, on a thread, so that a slow disk or a server that is away never makes it wait; what cannot
-be written waits in memory, bounded, and one line says so at the end. A tuned run has a journal of its tuner's, sealed
-at its end: its readings go under that name, and what the whole command used beside it (``store.views``).
+be written waits in memory, bounded. The end of a run waits ``END_WAIT_S`` for its store and no longer: what is not
+written then goes to a file that the next run takes in (``store.unsent``), and one line says so. A tuned run has a
+journal of its tuner's, sealed at its end: its readings go under that name, and what the whole command used beside it
+(``store.views``).
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -18,10 +21,16 @@ from typing import TYPE_CHECKING, Any, Final
 from joulewise.core.errors import JoulewiseError, NotKept
 from joulewise.core.event import Began, Event, Finished
 from joulewise.core.secrecy import masked
+from joulewise.store import unsent as unsent_files
+from joulewise.store.bounded import BackgroundJournal, BoundedCalls
+from joulewise.store.database import Database
 from joulewise.store.journal import Journal
 from joulewise.store.kept import KeptJournal
+from joulewise.store.memory import Memory
+from joulewise.store.readings import Sample
 from joulewise.store.store import Store
 from joulewise.store.thinned import Thinned
+from joulewise.store.unsent import Learnt, Unsent
 from joulewise.store.views import measured_stream
 
 if TYPE_CHECKING:
@@ -33,8 +42,10 @@ if TYPE_CHECKING:
 NOT_KEPT: Final = "this run is not kept"
 _PERIOD_S: Final = 10.0
 """Between two writes, in wall time: what a look at a running command lags behind, and what a kill costs."""
-_PATIENCE_S: Final = 5.0
-"""How long the end is waited for: the command's exit code must not hang on a store."""
+END_WAIT_S: Final = 2.0
+"""How long the end of a run waits for its store, in all: the command's exit code must not hang on it."""
+SAVE_WAIT_S: Final = 1.0
+"""How long it then waits for the file beside it: the same disk may hang."""
 
 
 def new_name() -> str:
@@ -76,8 +87,18 @@ def of_run(store: Store, found: OpenGpus, meter: Meter, began: Began, tuning: Tu
     """What keeps a command that ``meter`` measures, not begun; ``began`` as it is, but for the name."""
     assert meter.thinned is not None, "the meter must make samples ready"
     named = replace(began, run=tuning.run if tuning is not None else new_name())
-    tuned = None if tuning is None else lambda: tuning.journalled
-    return Keeping(store, [gpu.info.uuid for gpu in found.gpus], meter.thinned, named, tuned)
+    uuids = [gpu.info.uuid for gpu in found.gpus]
+    if tuning is None:
+        return Keeping(store, uuids, meter.thinned, named)
+    return Keeping(
+        store,
+        uuids,
+        meter.thinned,
+        named,
+        lambda: tuning.journalled,
+        journal=lambda: tuning.journal,
+        learnt=tuning.learnt,
+    )
 
 
 def ended(kept: Keeping, result: Result, now_s: float, why: str | None = None, **instead: Any) -> str | None:
@@ -98,11 +119,30 @@ def ended(kept: Keeping, result: Result, now_s: float, why: str | None = None, *
     return kept.end(now_s, why, {**measured(result), **instead}, **facts)
 
 
+def take_in(store: Store) -> None:
+    """Write what earlier runs could not write to ``store``. NotKept where it still cannot be written."""
+    from joulewise.report.summaries import Summaries
+    from joulewise.tune.desk import Desk
+    from joulewise.tune.steady import hand_in
+
+    for name in unsent_files.take_in(store, lambda job, told: hand_in(Desk.of(store, job), told)):
+        Summaries(store).keep(name)
+
+
+def save(store: Store, unsent: Unsent) -> str:
+    """Save what could not be written to ``store``; how it goes on, in words. NotKept where that takes longer than
+    ``SAVE_WAIT_S``, or cannot be done."""
+    folder = unsent_files.directory()
+    file = BoundedCalls(str(folder), SAVE_WAIT_S)(lambda: unsent_files.save(store, unsent))
+    return f"saved in {file}, and the next run takes it in"
+
+
 class Keeping:
     """Keeps one run in ``store``. ``begin`` when the command has started, ``end`` when it is measured; neither raises.
 
     ``tuned`` gives the name of the tuner's journal, None as long as there is none; a run that never gets one is kept as
-    one that was not tuned, with ``began`` as its first event.
+    one that was not tuned, with ``began`` as its first event. ``journal`` gives that journal, ``learnt`` holds at the
+    end what the tuner has learnt (the arguments of ``Memory.keep``).
     """
 
     def __init__(
@@ -112,11 +152,20 @@ class Keeping:
         thinned: Thinned,
         began: Began,
         tuned: Callable[[], str | None] | None = None,
+        *,
+        journal: Callable[[], BackgroundJournal | None] = lambda: None,
+        learnt: Sequence[Learnt] = (),
     ) -> None:
         self._store, self._uuids, self._thinned, self._began, self._tuned = store, tuple(uuids), thinned, began, tuned
+        self._tuners_journal, self._learnt = journal, learnt
         self._readings = store.readings()
         self._stream = ""
         self._journal: Journal | None = None
+        self._appended: Began | None = None
+        """The first event, as it was handed to the store."""
+        self._writing: dict[int, list[Sample]] = {}
+        """Samples of a GPU that are being written."""
+        self._lock = threading.Lock()
         self._ended = threading.Event()
         self._finished: Finished | None = None
         self._trouble: str | None = None
@@ -127,21 +176,55 @@ class Keeping:
         """The run's name in the store."""
         return (self._tuned() if self._tuned is not None else None) or self._began.run
 
+    @property
+    def journal_written(self) -> bool:
+        """Whether all of the tuner's journal is in the store, where ``joulewise verify`` finds it; True without one."""
+        journal = self._tuners_journal()
+        return journal is None or not journal.unwritten()[1]
+
     def begin(self) -> None:
         """The command has started."""
         self._thread.start()
 
     def end(self, time_s: float, why: str, measured: Mapping[str, Any], **facts: Any) -> str | None:
-        """The command has ended and used ``measured``; None, or why not all of it is kept, in one line."""
+        """The command has ended and used ``measured``; None, or why not all of it is in the store and where it is
+        instead, in one line. Waits for the store no longer than ``END_WAIT_S``, for a file ``SAVE_WAIT_S``."""
         self._finished = Finished(time_s, why, {"measured": dict(measured)})
         self._began = replace(self._began, facts={**self._began.facts, **facts})
         self._thinned.end()
         self._ended.set()
-        if self._thread.ident is not None:
-            self._thread.join(_PATIENCE_S)
-            if self._thread.is_alive():
-                return f"{NOT_KEPT}: {self._store.name} has not answered for {_PATIENCE_S:g} s; --no-keep does without"
-        return None if self._trouble is None else f"{NOT_KEPT}: {self._trouble}"
+        if self._thread.ident is None:
+            return None
+        self._thread.join(END_WAIT_S)
+        if not self._thread.is_alive() and self._trouble is None:
+            return None
+        journal = self._tuners_journal()
+        refusal = self._trouble or (journal.refusal if journal is not None else None)
+        return self._saved(refusal or f"{self._store.name} has not answered for {END_WAIT_S:g} s")
+
+    def _saved(self, why: str) -> str:
+        """Save what is not in the store, for the reason ``why``; the line about it."""
+        try:
+            return f"{NOT_KEPT} in the store yet: {why}; {save(self._store, self._unsent())}"
+        except NotKept as error:
+            return f"{NOT_KEPT}: {why}; nor could it be saved: {error}"
+
+    def _unsent(self) -> Unsent:
+        """What is not known to be in the store; none of it is asked."""
+        assert self._finished is not None
+        events: dict[str, tuple[int, Sequence[Event]]] = {}
+        journal = self._tuners_journal()
+        if journal is None:
+            events[self.name] = (0, [self._appended or self._began, self._finished])
+        else:
+            events[self.name] = journal.unwritten()
+            events[measured_stream(self.name)] = (0, [self._finished])
+        with self._lock:
+            samples = {
+                uuid: [*self._writing.get(place, ()), *self._thinned.fetch(place)]
+                for place, uuid in enumerate(self._uuids)
+            }
+        return Unsent(self.name, events, samples, tuple(self._learnt))
 
     # The thread.
 
@@ -149,6 +232,8 @@ class Keeping:
         try:
             if self._tuned is None:
                 self._append(self._began.run, self._began)
+            with suppress(NotKept):  # the next run tries again
+                take_in(self._store)
             while not self._ended.wait(_PERIOD_S):
                 self._write()
             self._write()
@@ -162,14 +247,17 @@ class Keeping:
         if name is None:
             return
         for place, uuid in enumerate(self._uuids):
-            samples = self._thinned.fetch(place)
+            with self._lock:
+                samples = self._writing[place] = self._thinned.fetch(place)
             try:
                 if samples:
                     self._readings.write(name, uuid, samples)
             except NotKept as error:
-                self._thinned.put_back(place, samples)
+                with self._lock:
+                    self._thinned.put_back(place, self._writing.pop(place))
                 self._trouble = str(error)
                 return  # the others would wait for the same disk or server; all are tried again later
+            self._writing.pop(place)
         self._trouble = None
 
     def _finish(self) -> None:
@@ -187,13 +275,27 @@ class Keeping:
         if isinstance(self._journal, KeptJournal):
             self._journal.flush()
         self._trouble = self._journal.trouble or self._trouble
+        tuners = self._tuners_journal()
+        if tuners is not None and not tuners.end(END_WAIT_S):
+            self._trouble = tuners.trouble or self._trouble
+        if self._trouble is None:
+            self._remember()
         if self._trouble is None:
             from joulewise.report.summaries import Summaries
 
             Summaries(self._store).keep(self.name)
 
+    def _remember(self) -> None:
+        memory = Memory(Database()) if self._learnt else None
+        for learnt in self._learnt:
+            assert memory is not None
+            if not memory.keep(*learnt):
+                self._trouble = memory.trouble
+
     def _append(self, stream: str, event: Event) -> None:
         if self._stream != stream:
             self._stream, self._journal = stream, self._store.journal(stream)
         assert self._journal is not None
+        if isinstance(event, Began):
+            self._appended = event
         self._journal.append(event)

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from joulewise.core.errors import BadSpec
-from joulewise.tune.desk import PREFIX, Desk, SeriesDesk
+from joulewise.cli import keeping
+from joulewise.core.errors import BadSpec, NotKept
+from joulewise.core.event import Asked
+from joulewise.core.series import Platform
+from joulewise.store.bounded import BoundedCalls
+from joulewise.store.store import Store
+from joulewise.store.unsent import Unsent
+from joulewise.tune.desk import LEASE_S, PREFIX, Desk, SeriesDesk
 from joulewise.tune.steady import Steady
 
 TOKEN_VARIABLE = "JOULEWISE_TOKEN"
@@ -29,6 +35,32 @@ TokenFlag = Annotated[
 ]
 
 
+class StoreDesk(Steady):
+    """The desk of a job that is kept in a store, which may be locked or hang: see ``Steady``."""
+
+    def __init__(self, store: Store, job: str) -> None:
+        super().__init__(Desk.of(store, job), BoundedCalls(store.name))
+        self._store, self._name = store, job
+
+    def ask(
+        self, recurrence: str, platform: Platform, owner: str = "", key: str = "", lease_s: float = LEASE_S
+    ) -> Asked:
+        """As ``Steady.ask``. What earlier runs could not hand in is handed in before."""
+        with suppress(NotKept):  # the ask says so
+            self._called(lambda: keeping.take_in(self._store))
+        return super().ask(recurrence, platform, owner, key, lease_s)
+
+    def save_untold(self) -> str:
+        """Save results that could not be handed in; how it goes on, in words, empty where there are none."""
+        if not self.untold:
+            return ""
+        try:
+            run = f"{keeping.new_name()}-trial"
+            return f"; {keeping.save(self._store, Unsent(run, told={self._name: self.untold}))}"
+        except NotKept as error:
+            return f"; nor could it be saved: {error}"
+
+
 @contextmanager
 def opened_desk(
     job: str, database: str | None = None, server: str | None = None, token_file: Path | None = None
@@ -43,7 +75,7 @@ def opened_desk(
     from joulewise.store import open_store
 
     with closing(open_store(database)) as store:
-        yield Steady(Desk.of(store, job))
+        yield StoreDesk(store, job)
 
 
 def names(database: str | None = None, server: str | None = None, token_file: Path | None = None) -> list[str]:

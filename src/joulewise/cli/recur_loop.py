@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from joulewise.cli.recur_terms import Rate, filled
 from joulewise.cli.recur_trial import Ended, Terms, tried
 from joulewise.cli.recur_views import counted
-from joulewise.core.errors import BadSpec
+from joulewise.core.errors import BadSpec, NotKept
 from joulewise.core.event import Asked
 from joulewise.core.measurement import Outcome
 from joulewise.core.series import Platform
@@ -92,7 +92,7 @@ def recurred(
     for number in range(MOST_TRIALS):
         try:
             asked = desk.ask(name, platform, owner, f"{name}/{mine}/{number}")
-        except BadSpec as error:
+        except (BadSpec, NotKept) as error:
             if not recurrence.trials:
                 raise
             recurrence.error = str(error)

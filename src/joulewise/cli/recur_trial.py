@@ -159,7 +159,10 @@ def tried(asked: Asked, command: Sequence[str], terms: Terms, desk: SeriesDesk) 
             # The exit code of a command that we have stopped says nothing of how it went.
             mine = {"outcome": ended.outcome.value, "exit_code": None if stop.why is not None else code}
             trouble = keeping.ended(kept, result, clock(), why, **mine)
-            ended = replace(ended, run=kept.name if trouble is None else None)
+            tuned = ended.tuned
+            if tuned is not None:
+                tuned = replace(tuned, kept=tuned.kept and kept.journal_written)
+            ended = replace(ended, tuned=tuned, run=kept.name if trouble is None else None)
         if trouble is not None:
             complain(trouble)
         return ended

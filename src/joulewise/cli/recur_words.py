@@ -20,6 +20,7 @@ from rich.text import Text
 from joulewise.cli import complain, tuned
 from joulewise.cli.outputs import JsonFile
 from joulewise.cli.recur_loop import Recurrence, Trial, in_short
+from joulewise.cli.recur_desk import StoreDesk
 from joulewise.cli.recur_views import counted, plain, summary_lines
 from joulewise.core.errors import JoulewiseError
 from joulewise.core.secrecy import masked
@@ -51,7 +52,8 @@ def tell(
     elif not quiet:
         _show(lines(done, job, summary, beliefs, virtual=virtual))
     if done.unkept is not None:
-        complain(f"what was learnt is not all kept: {done.unkept}")
+        saved = desk.save_untold() if isinstance(desk, StoreDesk) else ""
+        complain(f"what was learnt is not all kept: {done.unkept}{saved}")
     if file is not None:
         try:
             file.write(as_json(done, job, platform, beliefs, summary, virtual=virtual))

@@ -212,6 +212,8 @@ def run(
         result = replace(result, virtual=found.virtual)
         if kept is not None:
             trouble = keeping.ended(kept, result, clock())
+            if result.tuned is not None:
+                result = replace(result, tuned=replace(result.tuned, kept=result.tuned.kept and kept.journal_written))
             if trouble is None and talk(ctx).verbose:
                 say(ctx, f"kept as run {kept.name}; 'joulewise history {kept.name}' tells it")
         _tell(ctx, _with_trouble(result, trouble), files)

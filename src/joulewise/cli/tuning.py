@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -18,23 +19,28 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from joulewise.cli.gpus import OpenGpus
-from joulewise.cli.keeping import NOT_KEPT, new_name
+from joulewise.cli.keeping import new_name
 from joulewise.cli.objectives import Wanted
 from joulewise.cli.usage import counted_outside, left_behind, no_rights, uses, why_never, why_not_told
-from joulewise.core.errors import BadSpec, JoulewiseError, LeaseLost, NotKept
+from joulewise.core.errors import JoulewiseError, LeaseLost, NotKept
+from joulewise.core.event import Event
 from joulewise.core.knob import DEFAULT
 from joulewise.core.secrecy import masked
 from joulewise.device.gpu import Gpu
 from joulewise.device.lease import Lease, Restored
 from joulewise.report.words import LOST, plainly
+from joulewise.store.bounded import BackgroundJournal, BoundedCalls
 from joulewise.store.database import Database
 from joulewise.store.journal import Journal, MemoryJournal
+from joulewise.store.kept import KeptJournal
+from joulewise.store.memory import Memory
 from joulewise.store.store import Store
+from joulewise.store.unsent import Learnt
 
 if TYPE_CHECKING:
     from joulewise.cli.meter import Meter
     from joulewise.cli.tuned import TuneResult
-    from joulewise.store.memory import Memory
+    from joulewise.store.views import Run
     from joulewise.tune.online import Online
     from joulewise.tune.status import Status, Summary
 
@@ -81,6 +87,8 @@ class Tuning:
         self._dry_run = dry_run
         self._seed = secrets.randbelow(2**31) if seed is None else seed
         self.run = new_name()
+        self.learnt: list[Learnt] = []
+        """What the tuner has learnt, for whoever keeps the run: the arguments of ``Memory.keep``."""
         self.journalled: str | None = None
         """The name of the journal in the store, once there is one; it may be that of a run which is gone on with."""
         self._notes: list[str] = []
@@ -94,6 +102,8 @@ class Tuning:
         self._lease: Lease | None = None
         self._restored: tuple[Restored, ...] = ()
         self._ended = threading.Event()
+        self._measured = threading.Event()
+        """Set when the tuner's thread will not set or measure anything any more."""
         self._thread: threading.Thread | None = None
         self._used: list[Gpu] = []
         self._said = ""
@@ -127,6 +137,11 @@ class Tuning:
             self._thread = threading.Thread(target=self._work, name="joulewise tuner", daemon=True)
             self._thread.start()
 
+    @property
+    def journal(self) -> BackgroundJournal | None:
+        """The tuner's journal, for whoever keeps the run; None where it is in memory only, or not begun."""
+        return self._journal if isinstance(self._journal, BackgroundJournal) else None
+
     def status(self) -> Status | None:
         """How it stands; None while the tuner has not begun."""
         return self._online.status() if self._online is not None else None
@@ -146,14 +161,17 @@ class Tuning:
         return [f"{plainly(note)}; the command goes on"]
 
     def finish(self) -> None:
-        """The command has ended: stop tuning. Idempotent."""
+        """The command has ended: stop tuning and give everything back, before anything waits for a store. Idempotent."""
         if self._ended.is_set():
             return
         self._ended.set()
         if self._online is not None:
             self._online.stop()
         if self._thread is not None:
-            self._thread.join(_PATIENCE_S)
+            deadline_s = time.monotonic() + _PATIENCE_S
+            self._measured.wait(_PATIENCE_S)
+            self._give_back()
+            self._thread.join(max(0.0, deadline_s - time.monotonic()))
             if self._thread.is_alive():
                 self._notes.append(f"the tuner did not end within {_PATIENCE_S:g} s: a driver that hangs? see 'doctor'")
 
@@ -170,7 +188,6 @@ class Tuning:
         except JoulewiseError as error:
             story = Story.of(())
             self._notes.append(f"what was tuned cannot be told: {error}")
-        kept = self._kept()
         summary = self._summary
         return TuneResult(
             self.run,
@@ -183,7 +200,7 @@ class Tuning:
             notes=tuple(dict.fromkeys(self._notes)),
             restored=self._restored,
             expected=_expected(summary),
-            kept=kept,
+            kept=self.journal is not None,
         )
 
     # The thread.
@@ -196,19 +213,21 @@ class Tuning:
         except Exception as error:  # a bug of ours is a line of the result, never the command's
             self._untuned = f"the tuner failed: {type(error).__name__}: {error}"
             _log.debug("the tuner failed", exc_info=True)  # with --verbose
+        finally:
+            self._measured.set()
 
     def _await_gpus(self) -> list[Gpu]:
         """The GPUs that the command uses, once it does; none if it ends first."""
         gpus = self._found.gpus
-        time = gpus[0].time
-        since_s, last = time.now_s(), None
+        clock = gpus[0].time
+        since_s, last = clock.now_s(), None
         while not self._ended.is_set():
             used = [gpu for gpu in gpus if uses(gpu, self._marks, chosen=self._chosen, outside=self._outside)]
             if [gpu.info.uuid for gpu in used] != last:
-                since_s, last = time.now_s(), [gpu.info.uuid for gpu in used]
-            if used and (len(used) == len(gpus) or time.now_s() - since_s >= _SETTLED_S):
+                since_s, last = clock.now_s(), [gpu.info.uuid for gpu in used]
+            if used and (len(used) == len(gpus) or clock.now_s() - since_s >= _SETTLED_S):
                 return used
-            time.sleep(_LOOK_S)
+            clock.sleep(_LOOK_S)
         return []
 
     def _tune(self, gpus: list[Gpu]) -> None:
@@ -252,6 +271,7 @@ class Tuning:
             sampler=sampler,
         )
         self._online = online
+        online.when_measured(self._measured.set)
         if self._ended.is_set():
             online.stop()
         self._summary = gpus[0].time.run(online.loop())
@@ -261,23 +281,27 @@ class Tuning:
         from joulewise.cli import recurring
         from joulewise.store import views
 
-        if self._store is None or self._dry_run:
+        store = self._store
+        if store is None or self._dry_run:
             return
+
+        def interrupted() -> tuple[Run, list[Event]] | None:
+            killed = recurring.interrupted(views.runs(store.tables, most=50), fingerprint, uuids, self._wanted.says())
+            # One that cannot be read cannot be gone on with.
+            return (killed, [event for _, event in store.journal(killed.name).read()]) if killed is not None else None
+
+        past: list[Event] = []
         try:
-            before = views.runs(self._store.tables, most=50)
-            killed = recurring.interrupted(before, fingerprint, uuids, self._wanted.says())
-            if killed is not None:
-                journal = self._store.journal(killed.name)
-                list(journal.read())  # one that cannot be read cannot be gone on with
+            before = BoundedCalls(store.name)(interrupted)
+            if before is not None:
+                killed, past = before
                 self.run, self._seed = killed.name, int(killed.facts.get("seed", self._seed))
                 self._notes.append(f"goes on with run {killed.name}, which was interrupted")
-        except NotKept as error:  # damaged, or a newer version's: the job is tuned all the same
-            self._store = None
-            self._notes.append(f"{NOT_KEPT}: {error}")
-            return
-        except (BadSpec, TypeError, ValueError) as error:
+        except (JoulewiseError, TypeError, ValueError) as error:  # a store that is away is written when it is back
             _log.debug("the run that was interrupted: %s", error)
-        self._journal = self._store.journal(self.run)
+        journal = store.journal(self.run)
+        assert isinstance(journal, KeptJournal)
+        self._journal = BackgroundJournal(journal, past)
         self.journalled = self.run
 
     def _take(self) -> Lease:
@@ -291,26 +315,13 @@ class Tuning:
 
     def _memory(self) -> Memory | None:
         """What earlier runs taught: in the user's own file, whatever keeps the journals."""
-        from joulewise.store.memory import Memory
-
         try:
-            return Memory(Database()) if self._store is not None else None
+            return _LearntLater(self.learnt) if self._store is not None else None
         except NotKept as error:
             self._notes.append(f"what is learnt is not kept: {error}")
             return None
 
     # The end.
-
-    def _kept(self) -> bool:
-        """Whether the journal is where ``verify`` finds it; a note says why not, where that is news."""
-        from joulewise.store.kept import KeptJournal
-
-        if not isinstance(self._journal, KeptJournal):
-            return False
-        self._journal.flush()
-        if self._journal.trouble:
-            self._notes.append(f"{NOT_KEPT}: {self._journal.trouble}")
-        return self._journal.trouble is None
 
     def _give_back(self) -> None:
         lease, self._lease = self._lease, None
@@ -329,6 +340,20 @@ class Tuning:
             return "the command ended before it could be measured"
         not_told = why_not_told(self._found.gpus, chosen=self._chosen, outside=self._outside)
         return not_told or f"the command ended without having used a GPU{_of(self._found)}"
+
+
+class _LearntLater(Memory):
+    """The user's memory, to read from. What is kept goes to ``learnt``: the file may be locked, and it is written when
+    the GPU has been given back."""
+
+    def __init__(self, learnt: list[Learnt]) -> None:
+        super().__init__(Database())
+        self._learnt = learnt
+
+    def keep(self, fingerprint: str, gpu_uuid: str, gpu_name: str, payload: Mapping[str, Any]) -> bool:
+        """As ``Memory.keep``, but later."""
+        self._learnt[:] = [(fingerprint, gpu_uuid, gpu_name, payload)]
+        return True
 
 
 def _expected(summary: Summary | None) -> tuple[tuple[float, float], ...]:

@@ -24,6 +24,8 @@ FILE = "joulewise.db"
 _BUSY_S = 2.0
 """How long to wait for another process's write. Theirs take milliseconds; whoever waits longer keeps its events in
 memory and goes on."""
+_CLOSE_S = 0.1
+"""How long to wait for another thread's call before closing: a good one takes milliseconds."""
 _NETWORK = ("nfs", "cifs", "smb", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "9p", "afs", "fuse.sshfs")
 
 
@@ -89,11 +91,15 @@ class Database:
             return connection.execute(statement, values).rowcount
 
     def close(self) -> None:
-        """Close the file; it is opened again on use."""
-        with self._lock:
+        """Close the file; it is opened again on use. Not waited for where another thread is in the middle of a call."""
+        if not self._lock.acquire(timeout=_CLOSE_S):
+            return  # a thread waits for a lock or a hung disk; the end of the process closes what it holds
+        try:
             if self._connection is not None and self._pid == os.getpid():
                 self._connection.close()
             self._connection = None
+        finally:
+            self._lock.release()
 
     def _opened(self) -> sqlite3.Connection:
         if self._connection is not None and self._pid == os.getpid():

@@ -12,14 +12,17 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from sqlite3 import Connection
 from typing import Any
 
 from joulewise.core.errors import NotKept
+from joulewise.store.bounded import BoundedCalls
 from joulewise.store.database import Database
 
 _COLUMNS = "fingerprint, gpu_uuid, gpu_name, at, runs, payload"
+_RETRY_S = 5.0
+"""After a read that failed the next are spared for so long: each may wait seconds, and a tuner asks phase by phase."""
 _KEEP = """
 INSERT INTO learnt (fingerprint, gpu_uuid, gpu_name, at, runs, payload) VALUES (?, ?, ?, ?, 1, ?)
 ON CONFLICT (fingerprint, gpu_uuid) DO UPDATE
@@ -48,6 +51,9 @@ class Memory:
 
     def __init__(self, database: Database | Path) -> None:
         self.database = database if isinstance(database, Database) else Database(database)
+        self._calls = BoundedCalls(self.database.name)
+        self._unread_s = float("-inf")
+        """When it could last not be read."""
         self.trouble: str | None = None
         """Why the last call could not read or write, in one line; None when it could."""
 
@@ -90,12 +96,13 @@ class Memory:
         return self._write("DELETE FROM learnt WHERE fingerprint = ?", (fingerprint,))
 
     def _select(self, query: str, values: tuple[object, ...], gpu_uuid: str | None) -> list[Remembered]:
+        if time.monotonic() - self._unread_s < _RETRY_S:
+            return []
         self.trouble = None
         try:
-            with self.database.reading() as connection:
-                rows = _rows(connection, query, values)
+            rows = self._calls(partial(self._rows, query, values))
         except NotKept as error:
-            self.trouble = str(error)
+            self.trouble, self._unread_s = str(error), time.monotonic()
             return []
         found = []
         for mark, uuid, name, at_s, runs, text in rows:
@@ -105,6 +112,10 @@ class Memory:
             else:
                 found.append(Remembered(mark, uuid, name, at_s, runs, payload, gpu_uuid in (None, uuid)))
         return found
+
+    def _rows(self, query: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
+        with self.database.reading() as connection:
+            return connection.execute(query, values).fetchall() if connection is not None else []
 
     def _write(self, statement: str, values: tuple[object, ...]) -> int:
         self.trouble = None
@@ -123,7 +134,3 @@ def _payload(text: object) -> dict[str, Any] | None:
     except ValueError:
         return None
     return payload if isinstance(payload, dict) else None
-
-
-def _rows(connection: Connection | None, query: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
-    return connection.execute(query, values).fetchall() if connection is not None else []

@@ -32,10 +32,15 @@ class Ending:
     def __init__(self, subject: JobSubject, lines: Lines, record: Record, recall: Recall) -> None:
         self._subject, self._lines, self._record, self._recall = subject, lines, record, recall
         self._ruler = subject.ruler
+        self.on_measured: Callable[[], None] = lambda: None
+        """Called once nothing more will be set or measured, before anything is written: the GPU may be given back."""
 
     def finish(self, why: str, advice: Iterable[Advice]) -> Summary:
         """The end, for the reason ``why``, written whatever fails on the way to it."""
-        self._safely("what was held last", self._last_blocks)
+        last = self._safely("what was held last", self._last_blocks) or []
+        self.on_measured()
+        for seen in last:
+            self._record.saw(seen)
         now_s = self._ruler.sampler.time.now_s()
         proof = self._safely("the proof", self._record.prove)
         proven = proof.event(now_s) if proof is not None else None
@@ -57,15 +62,17 @@ class Ending:
             self._record.note(f"{what} is lost: {type(error).__name__}: {error}")
             return None
 
-    def _last_blocks(self) -> None:
+    def _last_blocks(self) -> list[Seen]:
         """What was held last counts too, though nobody asked for so little of it."""
+        blocks = []
         for line in self._lines:
             observation, line.observation = line.observation, None
             if observation is not None and observation.move.role is Role.HOLD:
                 block = self._subject.block(observation)
                 if block is not None:
                     now_s = self._ruler.sampler.time.now_s()
-                    self._record.saw(Seen(now_s, Role.HOLD, block, line.tuner.says))
+                    blocks.append(Seen(now_s, Role.HOLD, block, line.tuner.says))
+        return blocks
 
     def _summary(self, why: str, proof: Proof | None, advice: tuple[Advice, ...]) -> Summary:
         lines = self._lines.finest()

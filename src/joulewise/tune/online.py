@@ -163,6 +163,11 @@ class Online:
         """How it stands."""
         return self._status
 
+    def when_measured(self, call: Callable[[], None]) -> None:
+        """Have ``call`` called, in the loop's thread, once nothing more will be set or measured: what was set may be
+        given back then, while the end of the run is still being written."""
+        self._ending.on_measured = call
+
     def stop(self) -> None:
         """End the loop at its next look at the job; what was set is given back by whoever holds the lease."""
         self._stop.set()
