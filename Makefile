@@ -5,7 +5,7 @@ VENV   := .venv
 PEERS  := .venv-peers
 BIN    := $(VENV)/bin
 
-.PHONY: help run demo-cluster test test-ready stack face check bench docs peers system system-slurm system-face format clean
+.PHONY: help run demo-cluster test test-ready stack face check bench docs peers system system-slurm system-face lock format clean
 
 # Thousands of processes are started here: what Python has compiled is kept, whatever the machine's habit is.
 unexport PYTHONDONTWRITEBYTECODE
@@ -98,6 +98,17 @@ system system-slurm system-face:
 	for part in $$(absent); do \
 	  echo "$$(echo $${part#*:} | tr , ' ') could not be installed: the tests of it will be skipped" >&2; done; \
 	[ -z "$$(absent)" ] || [ "$$CI" != true ]
+
+# pip asks the registry for every file of every version that it chooses, so the hashes serve all platforms and Pythons.
+# In a Python of the oldest version that is supported: what that needs, the later ones have.
+LOCK := build/lock/bin/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --upgrade --no-header \
+	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host
+
+lock:  ## renew packaging/daemon: what the daemon's environment is installed from, with hashes
+	$(PYTHON) -m venv build/lock
+	build/lock/bin/pip install -q --disable-pip-version-check pip-tools
+	$(LOCK) -o packaging/daemon/requirements.lock pyproject.toml
+	$(LOCK) -o packaging/daemon/build.lock packaging/daemon/build.in
 
 format: $(VENV)/dev.done  ## let ruff format and sort
 	$(BIN)/ruff check --fix .

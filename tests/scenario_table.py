@@ -30,6 +30,8 @@ from rich.table import Table
 WANTED = tuple(f"R{number}" for number in range(1, 39))
 """What the project promises to show."""
 _PROPERTY = "scenario"
+_WORST = ("failed", "skipped", "passed")
+_MOST_SEEN = 4
 _NARROWEST = 120  # columns; a log file has no width of its own
 
 
@@ -123,8 +125,7 @@ def results(rows: Iterable[Shown]) -> Mapping[str, str]:
     parts: dict[str, list[str]] = {name: [] for name in WANTED}
     for row in rows:
         parts.setdefault(row.name, []).append(row.result)
-    worst = ("failed", "skipped", "passed")
-    return {name: min(seen, key=worst.index) if seen else "not run" for name, seen in parts.items()}
+    return {name: min(seen, key=_WORST.index) if seen else "not run" for name, seen in parts.items()}
 
 
 def as_json(rows: list[Shown]) -> dict[str, Any]:
@@ -140,16 +141,40 @@ def as_json(rows: list[Shown]) -> dict[str, Any]:
 
 
 def drawn(rows: list[Shown], width: int) -> str:
-    """The table for people."""
+    """The table for people: cases of one test are one row, and what was not run is one line."""
     verdicts = results(rows)
-    missing = [Shown(name, "", "", "", verdict) for name, verdict in verdicts.items() if verdict == "not run"]
     table = Table("", "scenario", "seen", "asked for", "", box=SIMPLE_HEAD, pad_edge=False)
-    for row in sorted([*rows, *missing], key=_order):
-        table.add_row(row.name, row.what, row.seen, row.criterion, row.result)
+    before = ""
+    for row in merged(rows):
+        table.add_row(row.name if row.name != before else "", row.what, row.seen, row.criterion, row.result)
+        before = row.name
     out = io.StringIO()
     Console(file=out, width=width, color_system=None, highlight=False, markup=False).print(table)
     passed = sum(verdict == "passed" for verdict in verdicts.values())
-    return f"{out.getvalue()}{passed} of {len(verdicts)} scenarios passed\n"
+    missing = [name for name, verdict in verdicts.items() if verdict == "not run"]
+    not_run = f"; not run: {', '.join(missing)}" if missing else ""
+    return f"{out.getvalue()}{passed} of {len(verdicts)} scenarios passed{not_run}\n"
+
+
+def merged(rows: Iterable[Shown]) -> list[Shown]:
+    """Rows that differ only in what was seen as one, with the number of them and the worst of their results."""
+    groups: dict[tuple[str, str, str], list[Shown]] = {}
+    for row in sorted(rows, key=_order):
+        groups.setdefault((row.name, row.what, row.criterion), []).append(row)
+    return [
+        Shown(
+            *key,
+            "; ".join([*([f"{len(group)} cases"] if len(group) > 1 else []), *_distinct(row.seen for row in group)]),
+            min((row.result for row in group), key=_WORST.index),
+        )
+        for key, group in groups.items()
+    ]
+
+
+def _distinct(seen: Iterable[str]) -> list[str]:
+    """At most a few of what cases have seen: all of it is in the JSON."""
+    said = list(dict.fromkeys(filter(None, seen)))
+    return said if len(said) <= _MOST_SEEN else [*said[:_MOST_SEEN], "…"]
 
 
 def _order(row: Shown) -> tuple[int, str]:

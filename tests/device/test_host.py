@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from joulewise.core.measurement import Source
 from joulewise.core.timeline import VirtualTime
 from joulewise.device.host import ROOT_VARIABLE, HostEnergy
+from tests.scenario_table import Shown
 
 RANGE_UJ = 262_143_328_850  # what Intel server packages report
 NOBODY = 65_534
@@ -86,11 +87,28 @@ def test_two_sockets_add_up_and_cores_and_platform_are_not_counted_twice(root: P
     assert window.notes == ()
 
 
-@given(
-    start_uj=st.integers(0, RANGE_UJ),
-    steps_uj=st.lists(st.integers(0, 60_000_000_000), min_size=1, max_size=20),
-)
-def test_energy_is_exact_over_any_number_of_wraps(start_uj: int, steps_uj: list[int]) -> None:
+R19 = "exact delta or skipped sample, provenance; never negative, never 0 for unknown"
+
+
+def test_energy_is_exact_over_any_number_of_wraps(scenario: Callable[..., Shown]) -> None:
+    shown = scenario("R19", "RAPL counters wrap", criterion=R19)
+    wraps = 0
+
+    @given(
+        start_uj=st.integers(0, RANGE_UJ),
+        steps_uj=st.lists(st.integers(0, 60_000_000_000), min_size=1, max_size=20),
+    )
+    def walk(start_uj: int, steps_uj: list[int]) -> None:
+        nonlocal wraps
+        energy_is_exact(start_uj, steps_uj)
+        wraps += (start_uj % RANGE_UJ + sum(steps_uj)) // RANGE_UJ
+
+    walk()
+    assert wraps > 0
+    shown.saw(f"{wraps} wraps counted to 0.1 mJ")
+
+
+def energy_is_exact(start_uj: int, steps_uj: list[int]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         zone = make_zone(Path(directory), "intel-rapl:0", "package-0", start_uj % RANGE_UJ)
         time = VirtualTime()
@@ -107,9 +125,13 @@ def test_energy_is_exact_over_any_number_of_wraps(start_uj: int, steps_uj: list[
             seen_j = energy_j
         window = host.between(before, host.read())
         assert window.energy_j == pytest.approx(sum(steps_uj) / 1e6, abs=1e-4)
+        assert window.source is Source.COUNTER
 
 
-def test_a_wrap_with_an_unreadable_range_is_a_skipped_sample_and_never_negative(root: Path) -> None:
+def test_a_wrap_with_an_unreadable_range_is_a_skipped_sample_and_never_negative(
+    root: Path, scenario: Callable[..., Shown]
+) -> None:
+    shown = scenario("R19", "RAPL counter wraps, its range unreadable", criterion=R19)
     time = VirtualTime()
     zone = make_zone(root, "intel-rapl:0", "package-0", 5_000_000, range_uj=None)
     host = HostEnergy(root, time=time)
@@ -132,6 +154,7 @@ def test_a_wrap_with_an_unreadable_range_is_a_skipped_sample_and_never_negative(
     assert host.between(before, after).energy_j is None
     assert host.between(wrapped, after).energy_j == 2.0
     assert after.zones["package-0"].energy_j == 6.0
+    shown.saw("the window across it unknown, noted; windows beside it exact")
 
 
 def test_a_zone_not_read_for_too_long_has_a_gap_instead_of_a_guess(root: Path) -> None:
@@ -176,7 +199,8 @@ def test_a_zone_that_vanishes_for_a_while_is_unknown_and_then_counts_again(root:
     assert host.between(back, after).energy_j == 1.0
 
 
-def test_permission_denied_is_absent_with_a_reason_and_never_zero(root: Path) -> None:
+def test_permission_denied_is_absent_with_a_reason_and_never_zero(root: Path, scenario: Callable[..., Shown]) -> None:
+    shown = scenario("R19", "RAPL: permission denied", criterion=R19)
     secret = make_zone(root, "intel-rapl:0", "package-0", 123)
     (secret / "energy_uj").chmod(0o400 if os.geteuid() == 0 else 0o000)
     with ordinary_user():
@@ -188,6 +212,7 @@ def test_permission_denied_is_absent_with_a_reason_and_never_zero(root: Path) ->
     assert "CVE-2020-8694" in host.missing[0]
     assert window.energy_j is None
     assert window.zones == {}
+    shown.saw("unknown, with the reason")
 
 
 def test_one_forbidden_zone_leaves_the_others(root: Path) -> None:

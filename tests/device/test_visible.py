@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from joulewise.device.gpu import GpuInfo
 from joulewise.device.visible import visible
+from tests.scenario_table import Shown
 
 A = "GPU-8f3a1c00-0000-4000-8000-00000000000a"
 B = "GPU-8f3b2c00-0000-4000-8000-00000000000b"
@@ -102,7 +105,9 @@ def test_every_form_times_slurm_times_torchrun_gives_the_right_gpus(
     slurm: dict[str, str],
     rank: dict[str, str],
     order: str | None,
+    scenario: Callable[..., Shown],
 ) -> None:
+    scenario("R21", "CUDA_VISIBLE_DEVICES × Slurm × torchrun × order", criterion="right UUIDs in every row")
     environ = {**slurm, **rank}
     if cuda is not None:
         environ["CUDA_VISIBLE_DEVICES"] = cuda

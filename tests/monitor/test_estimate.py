@@ -18,6 +18,7 @@ from joulewise.device.sensors import Sensors
 from joulewise.monitor.estimate import Estimate, Evidence, estimate
 from joulewise.monitor.ticks import Ticks
 from tests.monitor.played import EXACT_20, EXACT_100, NO_COUNTER, QUARTER_100, Segments, constant, square
+from tests.scenario_table import Shown
 
 PHASE_S = 0.037
 
@@ -102,7 +103,11 @@ LOADS = {
 
 @pytest.mark.parametrize("load", LOADS)
 @pytest.mark.parametrize("timing", [EXACT_100, EXACT_20], ids=["100 ms", "20 ms"])
-def test_the_counter_path_is_within_one_period_times_power(load: str, timing: SensorTiming) -> None:
+def test_the_counter_path_is_within_one_period_times_power(
+    load: str, timing: SensorTiming, scenario: Callable[..., Shown]
+) -> None:
+    period_s = timing.counter_update_s or 0.0
+    shown = scenario("R20", f"counter every {period_s * 1e3:.0f} ms against the truth", criterion="error ≤ 1 period × P")
     worst = []
     for start in np.linspace(5.0, 6.0, 23):
         for length_s in (0.3, 1.0, 5.0):
@@ -110,11 +115,13 @@ def test_the_counter_path_is_within_one_period_times_power(load: str, timing: Se
             found = scene.measured(start, start + length_s)
             worst.append(abs(found.energy_j - scene.truth_j(start, start + length_s)))
             assert found.source is Source.COUNTER
-    assert max(worst) <= (timing.counter_update_s or 0.0) * 650.0
+    assert max(worst) <= period_s * 650.0
+    shown.saw(f"{load}: {max(worst) / (period_s * 650.0):.2f}")
 
 
 @pytest.mark.parametrize("load", LOADS)
-def test_the_integrated_path_states_an_error_that_covers_the_truth(load: str) -> None:
+def test_the_integrated_path_states_an_error_that_covers_the_truth(load: str, scenario: Callable[..., Shown]) -> None:
+    shown = scenario("R20", "integrated power against the truth", criterion="within 2 σ stated, > 90 % of windows")
     within, ratios = [], []
     for start in np.linspace(5.0, 6.0, 23):
         for length_s in (0.3, 1.0, 5.0):
@@ -126,6 +133,7 @@ def test_the_integrated_path_states_an_error_that_covers_the_truth(load: str) ->
             ratios.append(found.error_j / (length_s * 650.0))
     assert np.mean(within) > 0.9
     assert np.median(ratios) < 0.05
+    shown.saw(f"{load}: {np.mean(within):.0%}")
 
 
 def test_two_halves_add_up_to_the_whole() -> None:

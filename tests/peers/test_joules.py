@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import combinations
 from pathlib import Path
@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from joulewise.device.node import RunningNode, spawn
+from tests.scenario_table import Shown
 
 CLIENTS = Path(__file__).parent / "clients"
 WINDOW_S = 30.05  # not a multiple of the 0.1 s in which counters tick
@@ -92,8 +93,12 @@ def environ_with_smi(tmp_path: Path) -> Iterator[tuple[RunningNode, dict[str, st
 
 @pytest.mark.slow
 def test_joulewise_zeus_codecarbon_wandb_and_the_truth_agree_within_1_percent(
-    peers: Path, tmp_path: Path, environ_with_smi: tuple[RunningNode, dict[str, str]]
+    peers: Path,
+    tmp_path: Path,
+    environ_with_smi: tuple[RunningNode, dict[str, str]],
+    scenario: Callable[..., Shown],
 ) -> None:
+    shown = scenario("R22", "joulewise, Zeus, CodeCarbon, W&B on vNVML", criterion=f"within 1 % over {WINDOW_S:g} s")
     node, environ = environ_with_smi
     with ExitStack() as stack:
         times_s, energies_j = stack.enter_context(truth(node))
@@ -126,3 +131,5 @@ def test_joulewise_zeus_codecarbon_wandb_and_the_truth_agree_within_1_percent(
         joules[name] = measured_j * WINDOW_S / (ended_s - begun_s)  # their windows begin and end milliseconds apart
     for one, other in combinations(joules, 2):
         assert joules[one] == pytest.approx(joules[other], rel=0.01), (one, other)
+    mean_j = sum(joules.values()) / len(joules)
+    shown.saw(", ".join(f"{name} {each / mean_j - 1:+.2%}" for name, each in joules.items()))

@@ -48,7 +48,12 @@ class Playing:
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("postgresql")
-def test_nothing_is_lost_doubled_or_stuck_whoever_is_killed(database_url, tmp_path):
+def test_nothing_is_lost_doubled_or_stuck_whoever_is_killed(postgresql, database_url, tmp_path, scenario):
+    shown = scenario(
+        "R24",
+        f"2 servers, {CLIENTS} clients, one job: each killed, PostgreSQL crashed",
+        criterion="no trial lost or doubled; unique (job, attempt)",
+    )
     servers = [Serving(database_url, tmp_path) for _ in range(2)]
     store = open_store(database_url)
     desk = Desk.of(store, JOB.name)
@@ -57,6 +62,7 @@ def test_nothing_is_lost_doubled_or_stuck_whoever_is_killed(database_url, tmp_pa
     # Each when so many recurrences are done, its own for a client, so that it is in the middle of its work.
     victims = {client: (client, client.share * (number + 2) // (CLIENTS + 6)) for number, client in enumerate(clients)}
     victims |= {server: (None, RECURRENCES * (number + 1) // 3) for number, server in enumerate(servers)}
+    victims |= {postgresql: (None, RECURRENCES // 2)}
     try:
         deadline_s = time.monotonic() + DEADLINE_S
         while any(client.process.poll() is None for client in clients):
@@ -66,6 +72,11 @@ def test_nothing_is_lost_doubled_or_stuck_whoever_is_killed(database_url, tmp_pa
             due = [victim for victim, (whose, when) in victims.items() if done[whose] >= when]
             for victim in due:
                 del victims[victim]
+                if victim is postgresql:
+                    assert victim.run("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'joulewise'") > [(0,)]
+                    victim.crash()
+                    victim.start()
+                    continue
                 assert victim.process.poll() is None
                 victim.kill()
                 victim.start_again()
@@ -80,6 +91,8 @@ def test_nothing_is_lost_doubled_or_stuck_whoever_is_killed(database_url, tmp_pa
         events = list(desk.journal.read())
         store.close()
     _judge(events, clients)
+    trials = sum(isinstance(event, Asked) for _, event in events)
+    shown.saw(f"{trials} trials of {RECURRENCES} recurrences, each once; {CLIENTS + len(servers) + 1} killed")
 
 
 def _last_expiry_s(desk: Desk) -> float:

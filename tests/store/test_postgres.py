@@ -91,7 +91,10 @@ with open_store(sys.argv[1]).database.writing("run") as connection:
     assert [each for _, each in journal.read()] == [event(0), event(1)]
 
 
-def test_a_server_that_crashes_again_and_again_costs_no_event_and_doubles_none(postgresql, database_url, store):
+def test_a_server_that_crashes_again_and_again_costs_no_event_and_doubles_none(
+    postgresql, database_url, store, scenario
+):
+    shown = scenario("R24", "PostgreSQL crashed under two writers, 3 times", criterion="no event lost or doubled")
     journal = store.journal(STREAM)
     writers = [writer(database_url, number, 60) for number in range(2)]
     for reached in (20, 60, 100):
@@ -103,6 +106,7 @@ def test_a_server_that_crashes_again_and_again_costs_no_event_and_doubles_none(p
     assert [number for number, _ in read] == list(range(1, 121))
     for number in range(2):
         assert written_by(number, read) == [float(n) for n in range(60)]
+    shown.saw(f"{len(read)} events of 2 writers, each once, in order")
 
 
 def test_what_is_appended_while_the_server_is_away_waits_and_is_written_later(postgresql, store):
