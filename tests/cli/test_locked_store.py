@@ -4,12 +4,17 @@ import os
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from joulewise.cli import tuning
+from joulewise.cli.gpus import OpenGpus
 from joulewise.cli.keeping import END_WAIT_S, SAVE_WAIT_S
+from joulewise.cli.objectives import Wanted
 from joulewise.core.measurement import Outcome
 from joulewise.report.summaries import State, Summaries
 from joulewise.store import Database, SqliteStore, open_store, views
@@ -98,7 +103,9 @@ def files(home):
     return sorted(path.name for path in (home / "unsent").iterdir())
 
 
-def test_a_locked_file_does_not_hold_up_the_end_and_the_next_run_takes_everything_in(joulewise, home, tmp_path, scenario):
+def test_a_locked_file_does_not_hold_up_the_end_and_the_next_run_takes_everything_in(
+    joulewise, home, tmp_path, scenario
+):
     shown = scenario("R37", "run; SQLite locked by another process", criterion=CRITERION)
     with Locked(LOCKS_SQLITE, str(home / "joulewise.db")) as lock:
         ran = joulewise("run", command=ends_at(tmp_path / "end"))
@@ -163,7 +170,19 @@ TRIAL = ["--metric-pattern", r"epoch (?P<epoch>\d+) val_acc=(?P<val_acc>\S+)", "
 def recurring(joulewise, script):
     return joulewise(
         "recur run",
-        *("--job", "nightly", "--batch-sizes", "8,16", "--default", "8", "--target", "val_acc>=0.5", "--max-epochs", "3", *TRIAL),
+        *(
+            "--job",
+            "nightly",
+            "--batch-sizes",
+            "8,16",
+            "--default",
+            "8",
+            "--target",
+            "val_acc>=0.5",
+            "--max-epochs",
+            "3",
+            *TRIAL,
+        ),
         command=["sh", "-c", f"{script}; echo epoch 1 val_acc=0.6 for {{batch_size}}"],
     )
 
@@ -211,3 +230,28 @@ def test_a_recurring_job_does_not_begin_where_no_trial_can_be_had_and_says_so_in
     assert "locked" in ran.stderr
     assert not (home / "began").exists()
     shown.saw(ran.stderr.split("; ")[-1].strip())
+
+
+def test_what_was_set_is_given_back_while_the_tuner_still_waits_for_its_store(idle_gpu, monkeypatch, scenario):
+    shown = scenario("R37", "run --tune; the tuner's end waits for the store", criterion="GPU given back before")
+    monkeypatch.setattr(tuning, "_PATIENCE_S", 0.2)
+    answers, given_back = threading.Event(), []
+
+    class Lease:
+        def release(self):
+            given_back.append(made._thread.is_alive())
+            return SimpleNamespace(restored=())
+
+    def waits():
+        made._measured.set()
+        answers.wait(30)
+
+    made = tuning.Tuning(OpenGpus([idle_gpu], {}, "a test's"), Wanted(), ["true"])
+    made._lease = Lease()
+    made._thread = threading.Thread(target=waits)
+    made._thread.start()
+    made.finish()
+    assert given_back == [True]
+    answers.set()
+    made._thread.join()
+    shown.saw("given back while the store had not answered")

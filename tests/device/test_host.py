@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from joulewise.core.measurement import Source
@@ -94,6 +94,7 @@ def test_energy_is_exact_over_any_number_of_wraps(scenario: Callable[..., Shown]
     shown = scenario("R19", "RAPL counters wrap", criterion=R19)
     wraps = 0
 
+    @example(start_uj=RANGE_UJ - 1, steps_uj=[60_000_000_000] * 20)
     @given(
         start_uj=st.integers(0, RANGE_UJ),
         steps_uj=st.lists(st.integers(0, 60_000_000_000), min_size=1, max_size=20),

@@ -107,7 +107,9 @@ def test_the_counter_path_is_within_one_period_times_power(
     load: str, timing: SensorTiming, scenario: Callable[..., Shown]
 ) -> None:
     period_s = timing.counter_update_s or 0.0
-    shown = scenario("R20", f"counter every {period_s * 1e3:.0f} ms against the truth", criterion="error ≤ 1 period × P")
+    shown = scenario(
+        "R20", f"counter every {period_s * 1e3:.0f} ms against the truth", criterion="error ≤ 1 period × P"
+    )
     worst = []
     for start in np.linspace(5.0, 6.0, 23):
         for length_s in (0.3, 1.0, 5.0):

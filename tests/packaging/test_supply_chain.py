@@ -79,7 +79,9 @@ def test_the_build_lock_has_the_build_system():
         assert named[canonicalize_name(wanted.name)] == wanted.specifier
 
 
-@pytest.mark.parametrize("path", [*sorted(DAEMON.iterdir()), ROOT / "packaging" / "vendored.json"], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "path", [*sorted(DAEMON.iterdir()), ROOT / "packaging" / "vendored.json"], ids=lambda p: p.name
+)
 def test_no_address_of_a_registry_is_in_what_we_ship(path):
     assert not re.search(r"://|--(extra-)?index-url|--find-links|--trusted-host", path.read_text())
 
@@ -116,7 +118,10 @@ def test_vendored_files_are_those_of_the_registry_s_package(tmp_path):
     npm = shutil.which("npm") or pytest.skip("npm is not installed")
     for part in vendored():
         packed = subprocess.run(
-            [npm, "pack", part["package"].removeprefix("npm: "), "--silent"], cwd=tmp_path, capture_output=True, text=True
+            [npm, "pack", part["package"].removeprefix("npm: "), "--silent"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
         )
         if packed.returncode:
             pytest.skip(f"npm's registry is not reached: {packed.stderr.strip()[-200:]}")
@@ -196,9 +201,19 @@ def wheel(tmp_path_factory):
 def environment(folder, lock):
     """A fresh virtual environment with what a lock file pins and nothing else."""
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-    pip = [folder / "bin" / "pip", "install", "--require-hashes", "--disable-pip-version-check", "-q", "-r", DAEMON / lock]
+    pip = [
+        folder / "bin" / "pip",
+        "install",
+        "--require-hashes",
+        "--disable-pip-version-check",
+        "-q",
+        "-r",
+        DAEMON / lock,
+    ]
     ran = subprocess.run(pip, capture_output=True, text=True)
-    if ran.returncode and re.search("NewConnectionError|Could not find a version|Temporary failure|timed out", ran.stderr):
+    if ran.returncode and re.search(
+        "NewConnectionError|Could not find a version|Temporary failure|timed out", ran.stderr
+    ):
         pytest.skip(f"the registry is not reached: {ran.stderr.strip().splitlines()[-1]}")
     assert ran.returncode == 0, ran.stderr
     return folder

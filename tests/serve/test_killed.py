@@ -73,7 +73,9 @@ def test_nothing_is_lost_doubled_or_stuck_whoever_is_killed(postgresql, database
             for victim in due:
                 del victims[victim]
                 if victim is postgresql:
-                    assert victim.run("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'joulewise'") > [(0,)]
+                    assert victim.run("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'joulewise'") > [
+                        (0,)
+                    ]
                     victim.crash()
                     victim.start()
                     continue

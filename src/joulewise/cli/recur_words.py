@@ -19,8 +19,8 @@ from rich.text import Text
 
 from joulewise.cli import complain, tuned
 from joulewise.cli.outputs import JsonFile
-from joulewise.cli.recur_loop import Recurrence, Trial, in_short
 from joulewise.cli.recur_desk import StoreDesk
+from joulewise.cli.recur_loop import Recurrence, Trial, in_short
 from joulewise.cli.recur_views import counted, plain, summary_lines
 from joulewise.core.errors import JoulewiseError
 from joulewise.core.secrecy import masked

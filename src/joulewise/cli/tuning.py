@@ -161,7 +161,7 @@ class Tuning:
         return [f"{plainly(note)}; the command goes on"]
 
     def finish(self) -> None:
-        """The command has ended: stop tuning and give everything back, before anything waits for a store. Idempotent."""
+        """The command has ended: stop tuning and give everything back, whatever the store does. Idempotent."""
         if self._ended.is_set():
             return
         self._ended.set()

@@ -61,9 +61,9 @@ class BoundedCalls:
             outcome.append((function(), None))
         except BaseException as error:  # raised again where it was called
             outcome.append((None, error))
-        ended.set()
         self._given_up.clear()
         self._turn.release()
+        ended.set()
 
 
 class BackgroundJournal:

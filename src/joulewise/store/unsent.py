@@ -70,8 +70,10 @@ def save(store: Store, unsent: Unsent) -> Path:
         if len(_files(folder)) >= MOST_FILES:
             raise NotKept(f"{folder} holds {MOST_FILES} runs already; make the store work, or delete them")
         part = path.with_suffix(".part")
-        with open(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="utf-8") as file:
-            file.writelines(json.dumps(line, separators=(",", ":"), allow_nan=False) + "\n" for line in _lines(store, unsent))
+        with os.fdopen(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="utf-8") as file:
+            file.writelines(
+                json.dumps(line, separators=(",", ":"), allow_nan=False) + "\n" for line in _lines(store, unsent)
+            )
             file.flush()
             os.fsync(file.fileno())
         part.rename(path)
@@ -121,7 +123,7 @@ def _files(folder: Path) -> list[Path]:
 def _locked(path: Path) -> Iterator[list[str]]:
     """The lines of a file, for one process at a time; none where another has it, or it is gone."""
     try:
-        file = open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), encoding="utf-8", errors="replace")
+        file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), encoding="utf-8", errors="replace")
     except OSError:
         yield []
         return
@@ -137,7 +139,7 @@ def _locked(path: Path) -> Iterator[list[str]]:
 def _identity(store: Store) -> str:
     """A store's name that means the same from any folder."""
     tables = store.tables
-    return os.path.abspath(tables.path) if isinstance(tables, Database) else store.name
+    return str(tables.path.absolute()) if isinstance(tables, Database) else store.name
 
 
 def _lines(store: Store, unsent: Unsent) -> Iterator[dict[str, Any]]:
