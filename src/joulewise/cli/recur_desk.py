@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from joulewise.core import input_files
 from joulewise.core.errors import BadSpec
 from joulewise.tune.desk import PREFIX, Desk, SeriesDesk
 from joulewise.tune.steady import Steady
@@ -70,8 +71,4 @@ def read_token(file: Path | None) -> str | None:
     """The token of the file that was named, else of the environment, if any. BadSpec for a file that is not there."""
     if file is None:
         return os.environ.get(TOKEN_VARIABLE) or None
-    try:
-        return file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is no text"
-        raise BadSpec(f"--token-file {file} cannot be read: {why.lower()}") from None
+    return input_files.read_text(file, input_files.MIB, way_out="--token-file names a file with a token").strip()

@@ -11,15 +11,14 @@ A submission is a number of seconds, or a date (``2017-10-09 07:01:55``): then s
 from __future__ import annotations
 
 import csv
-import gzip
 import math
-import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO, TypeVar
 
+from joulewise.core import input_files
 from joulewise.core.errors import BadSpec
 from joulewise.core.words import first_of, short
 
@@ -64,6 +63,9 @@ _FORMATS: tuple[Mapping[str, str], ...] = (OWN, _ELASTICFLOW, _PHILLY, _POLLUX)
 _Value = TypeVar("_Value")
 
 
+_WAY_OUT = "give a CSV file, compressed with gzip or not"
+
+
 def read_trace(path: Path, *, tenant: str | None = None) -> tuple[TraceJob, ...]:
     """All jobs of a file, or one tenant's, by submission (those submitted together: as in the file).
 
@@ -71,10 +73,10 @@ def read_trace(path: Path, *, tenant: str | None = None) -> tuple[TraceJob, ...]
     it names file, line and column.
     """
     try:
-        with _opened(path) as file:
+        with input_files.opened_text(path, way_out=_WAY_OUT) as file:
             jobs = [_job(row) for row in _rows(path, file)]
-    except (OSError, EOFError, UnicodeDecodeError, zlib.error, csv.Error) as error:
-        raise BadSpec(f"{path} cannot be read as a trace ({error}); give a CSV file, compressed or not") from error
+    except csv.Error as error:
+        raise BadSpec(f"{path} cannot be read as a trace ({error}); {_WAY_OUT}") from error
     if jobs and _dated(jobs[0][1]):
         first_s = min(job.submitted_s for job, _ in jobs)
         jobs = [(_moved(job, -first_s), row) for job, row in jobs]
@@ -119,12 +121,6 @@ class _Row:
     def bad(self, name: str, why: str) -> BadSpec:
         """What is wrong with a cell, to be raised."""
         return BadSpec(f"{self.path}, line {self.line}: column {self.columns.get(name, name)!r} {why}")
-
-
-def _opened(path: Path) -> TextIO:
-    if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
-    return path.open(encoding="utf-8-sig", newline="")
 
 
 def _rows(path: Path, file: TextIO) -> Iterable[_Row]:
