@@ -69,7 +69,10 @@ def in_the_clear(url: str, sent: Mapping[str, str]) -> str | None:
 
 def _secret(flag: str, file: Path) -> str:
     """The first and only line of a file."""
-    text = input_files.read_text(file, input_files.MIB, way_out=f"{flag} names a file of one line").strip("\r\n")
+    try:
+        text = input_files.read_text(file, input_files.MIB).strip("\r\n")
+    except BadSpec as error:
+        raise BadSpec(f"{flag} {error}") from None
     if not text.strip() or not text.isprintable():
         raise BadSpec(f"{flag} {file} holds no secret; it is to be one line of text")
     return text

@@ -71,4 +71,7 @@ def read_token(file: Path | None) -> str | None:
     """The token of the file that was named, else of the environment, if any. BadSpec for a file that is not there."""
     if file is None:
         return os.environ.get(TOKEN_VARIABLE) or None
-    return input_files.read_text(file, input_files.MIB, way_out="--token-file names a file with a token").strip()
+    try:
+        return input_files.read_text(file, input_files.MIB).strip()
+    except BadSpec as error:
+        raise BadSpec(f"--token-file {error}") from None

@@ -185,7 +185,10 @@ def _gaps(first_s: float, missing: Sequence[int]) -> str:
 
 
 def _csv_rows(text: str) -> tuple[str, list[tuple[float, float]]]:
-    lines = list(csv.reader(text.splitlines()))
+    try:
+        lines = list(csv.reader(text.splitlines()))
+    except csv.Error as error:
+        raise BadSpec(f"it is no CSV ({error})") from None
     if not lines or len(lines[0]) != 2 or lines[0][1].strip() not in _UNITS:
         raise BadSpec(f"its first line must be 'time,UNIT' with one of {', '.join(_UNITS)}")
     rows = []

@@ -41,7 +41,7 @@ class TraceFile:
     def events(self) -> Iterator[Event]:
         """Every event, in the file's order. Raises BadSpec where the file cannot be read to its end."""
         with (
-            opened(self.path, MOST_BYTES, way_out=_ADVICE) as file,
+            opened(self.path, MOST_BYTES) as file,
             io.TextIOWrapper(file, encoding="utf-8", errors="replace") as text,
         ):
             yield from self._walk(text)
