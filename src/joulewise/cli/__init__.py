@@ -251,6 +251,9 @@ def _unexpected(error: Exception) -> int:
         why = (error.strerror or str(error)).lower()
         complain(f"{os.fsdecode(error.filename)} cannot be used: {why}; name another, or change its rights")
         return BAD_INPUT
+    if isinstance(error, MemoryError):
+        complain("there is not enough memory for this; give a smaller input, or run it where there is more")
+        return FAILED
     complain(f"a fault of joulewise itself: {type(error).__name__}: {error}; 'joulewise -v …' shows where")
     return FAILED
 

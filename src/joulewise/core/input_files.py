@@ -54,14 +54,14 @@ def read_text(path: Path, most_bytes: int = MOST_BYTES, *, way_out: str = "") ->
 def opened(path: Path, most_bytes: int = MOST_BYTES, *, packed: bool = True, way_out: str = "") -> Iterator[BinaryIO]:
     """The content to read from, decompressed if it is gzip's and ``packed``. BadSpec where it cannot be read, is
     damaged, or turns out to be longer than the limit; also while it is read inside of the ``with``."""
+    most_bytes = limit(most_bytes)
     try:
         with path.open("rb") as raw:
-            stream: io.RawIOBase = _Limited(path, cast(BinaryIO, raw), limit(most_bytes))
             if packed and raw.peek(2)[:2] == _GZIP:
                 with gzip.GzipFile(fileobj=raw) as unpacked:
-                    yield io.BufferedReader(_Limited(path, cast(BinaryIO, unpacked), limit(most_bytes)))
+                    yield io.BufferedReader(_Limited(path, cast(BinaryIO, unpacked), most_bytes))
             else:
-                yield io.BufferedReader(stream)
+                yield io.BufferedReader(_Limited(path, cast(BinaryIO, raw), most_bytes))
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise _unreadable(path, f"its gzip data are truncated or damaged ({error})", way_out) from error
     except OSError as error:

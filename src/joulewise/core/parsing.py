@@ -8,11 +8,16 @@ or prints it later. So there is one limit, far above anything that we write.
 from __future__ import annotations
 
 import json
+import re
 import zlib
 from typing import Any
 
 MOST_DEPTH = 64
 """Lists and tables within each other. Slurm's answers have some ten, a profiler's events five."""
+_DOTTED = re.compile(
+    r"(?<![\w-])(?:(?:[\w-]+|\"[^\"\n]*\"|'[^'\n]*')[ \t]*\.[ \t]*){%d}" % MOST_DEPTH  # noqa: UP031 - braces
+)
+"""The key ``a.b.c.…``: each name is a table within the last, and takes tomllib time by the square of their number."""
 _TOO_DEEP = f"it is nested deeper than {MOST_DEPTH} levels"
 
 
@@ -41,6 +46,8 @@ def toml_tables(text: str) -> dict[str, Any]:
     """As ``tomllib.loads``. ValueError for anything that is no TOML or nests deeper than ``MOST_DEPTH``."""
     import tomllib
 
+    if text.count(".") >= MOST_DEPTH and _DOTTED.search(text):
+        raise ValueError(_TOO_DEEP)
     try:
         tables = tomllib.loads(text)
     except RecursionError:
@@ -66,7 +73,7 @@ def decompressed(data: bytes, most_bytes: int) -> bytes:
 def _shallow(value: Any) -> Any:
     """``value``, if it is. Level by level: a walk that calls itself is what this is to save others from."""
     level = [value]
-    for _ in range(MOST_DEPTH + 1):
+    for _ in range(MOST_DEPTH):
         level = [
             child
             for each in level

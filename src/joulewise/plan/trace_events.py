@@ -22,7 +22,7 @@ from joulewise.core.parsing import json_value, json_value_at
 Event = dict[str, Any]
 
 MOST_BYTES = 1024 * MIB
-"""Of a trace, decompressed: some two million events, for which 2 GiB of memory are taken."""
+"""Of a trace, decompressed: some three million events."""
 _CHUNK = 1 << 20  # characters read at once: larger than any ordinary event, small against memory
 _LONGEST_EVENT = 1 << 23  # characters; an event with a long stack has some thousand
 _LONGEST_HEAD = 1 << 24  # of what comes before or behind the events: device properties, process groups
