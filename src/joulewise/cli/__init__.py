@@ -25,6 +25,7 @@ from joulewise.cli.help import ReadableCommand, ReadableGroup
 from joulewise.cli.help import usage as call_of  # 'usage' is a module of this package, and takes the name when loaded
 from joulewise.cli.plain import speak_plainly
 from joulewise.core.errors import BadSpec, JoulewiseError, OutOfRange
+from joulewise.core.visible import visible
 
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -161,6 +162,10 @@ class _Plain(logging.Formatter):
         super().__init__("joulewise: %(message)s")
         self._verbose = verbose
 
+    def format(self, record: Any) -> str:
+        """As the library does; a live view that has taken stderr would obey what stands in it."""
+        return visible(super().format(record))
+
     def formatException(self, ei: Any) -> str:  # noqa: N802 - its name in the library
         """The trace, or what was raised in a few words."""
         if self._verbose or ei[0] is None:
@@ -206,7 +211,7 @@ def root(
 def complain(message: str) -> None:
     """One line on stderr, whatever the message is made of; nothing where nobody reads it any more."""
     with suppress(OSError):
-        print("joulewise: " + " ".join(message.split()), file=sys.stderr)
+        print("joulewise: " + visible(" ".join(message.split())), file=sys.stderr)
 
 
 def say(ctx: typer.Context, message: str) -> None:

@@ -8,11 +8,12 @@ text or to move the cursor goes through.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import IO, Any
 
 import rich.console
 from rich.segment import Segment
 
+from joulewise.cli.plain import obeyed
 from joulewise.core.visible import visible
 
 
@@ -21,6 +22,15 @@ class Console(rich.console.Console):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{"highlight": False, "markup": False, "emoji": False, **settings})
+
+    @property
+    def file(self) -> IO[str]:
+        """Where it draws: past the stream that would write its own colours out, also while ``Live`` has taken that."""
+        return obeyed(super().file)
+
+    @file.setter
+    def file(self, stream: IO[str]) -> None:
+        self._file = stream
 
     def render(
         self, renderable: rich.console.RenderableType, options: rich.console.ConsoleOptions | None = None

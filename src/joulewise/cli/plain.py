@@ -12,7 +12,7 @@ import codecs
 import io
 import sys
 from collections.abc import Iterable
-from typing import Any, TextIO, cast
+from typing import IO, Any, TextIO
 
 from joulewise.core.visible import visible
 
@@ -59,9 +59,11 @@ class VisibleStream:
         return getattr(self.rich_proxied_file, name)
 
 
-def obeyed(stream: TextIO) -> TextIO:
+def obeyed(stream: IO[str]) -> IO[str]:
     """The stream on which control characters go out as they are: only for those that we have made."""
-    return cast(TextIO, getattr(stream, "rich_proxied_file", stream))
+    while (within := getattr(stream, "rich_proxied_file", None)) is not None:
+        stream = within
+    return stream
 
 
 def speak_plainly() -> None:
