@@ -114,6 +114,46 @@ def test_a_file_that_came_with_a_repository_does_not_say_where_things_are_kept_o
     assert config_files.read().values != {}
 
 
+VIRTUAL = [
+    (verb, spec, file)
+    for verb in ("run", "recur.run", "top", "serve", "plan.check")
+    for spec in ("sim:h200", "sim", "replay:saved.jsonl", " replay:saved.jsonl")
+    for file in ("project", "pyproject")
+]
+
+
+def test_a_file_that_came_with_a_repository_does_not_put_virtual_gpus_in_the_place_of_real_ones(
+    places, capsys, scenario
+):
+    shown = scenario("R38", "a repository's joulewise.toml names sim: or replay:", criterion="refused; one's own may")
+    for verb, spec, file in VIRTUAL:
+        prefix = "tool.joulewise." if file == "pyproject" else ""
+        put(places[file], f'[{prefix}{verb}]\ngpu = "{spec}"\n')
+        assert called("run", "--no-keep", "--", "touch", "ran") == 2
+        said = capsys.readouterr().err
+        assert f"{verb}.gpu in {places[file].name}" in said
+        assert "may not put virtual or recorded GPUs in the place of real ones" in said
+        assert said.count("\n") == 1
+        assert not Path("ran").exists()
+
+        places[file].unlink()
+        put(places["user"], f'[{verb}]\ngpu = "{spec}"\n')
+        assert effective(capsys)[f"{verb}.gpu"] == (spec, "config.toml")
+        places["user"].unlink()
+    shown.saw(f"{len(VIRTUAL)} files refused by the key's name, nothing run")
+
+
+@pytest.mark.parametrize("verb", ["sim", "cluster.simulate", "cluster.explain"])
+def test_a_repository_may_say_which_virtual_gpus_a_simulation_has(places, capsys, verb):
+    put(places["project"], f'[{verb}]\ngpu = "sim:a100*4"\n')
+    assert effective(capsys)[f"{verb}.gpu"] == ("sim:a100*4", "joulewise.toml")
+
+
+def test_real_gpus_may_be_chosen_by_a_repository(places, capsys):
+    put(places["project"], '[run]\ngpu = "nvml:0-1"\n')
+    assert effective(capsys)["run.gpu"] == ("nvml:0-1", "joulewise.toml")
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -77,7 +77,7 @@ def test_without_an_output_the_model_goes_to_stdout(sweep: Path, capsys: pytest.
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        (None, "cannot read"),
+        (None, "cannot be read"),
         ("", "needs the columns time_s and power_w"),
         ("time_s,limit_w\n1,2\n", "needs the columns time_s and power_w"),
         ("time_s,power_w\n1,2\n", "has none of lock_mhz"),
@@ -86,7 +86,7 @@ def test_without_an_output_the_model_goes_to_stdout(sweep: Path, capsys: pytest.
         ("time_s,power_w,limit_w\n-1,2,300\n", "line 2: time_s='-1' is not a number above 0"),
         ("time_s,power_w,limit_w\n1,,300\n", "line 2: time_s and power_w (or energy_j) must be given"),
         ("time_s,power_w,lock_mhz\n1,2,300\n", "1 points cannot fix a chip"),
-        ("\x00\x01\x02", "cannot read|needs the columns"),
+        ("\x00\x01\x02", "cannot be read|needs the columns"),
     ],
 )
 def test_a_bad_sweep_is_one_line_with_a_way_out(

@@ -85,7 +85,7 @@ def test_a_page_and_a_picture_are_written(traces, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (["none.json"], "cannot read none.json: no such file or directory"),
+        (["none.json"], "none.json cannot be read: no such file or directory"),
         (["{0}", "{0}"], "rank 0 is there more than once"),
         (["{0}", "--gpu", "z900"], "no GPU model is called 'z900'"),
         (["{0}", "--sm-mhz", "5000"], "5000 MHz is outside"),

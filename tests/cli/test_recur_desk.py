@@ -118,7 +118,11 @@ def test_a_servers_desk_sends_nothing_before_it_is_used(server):
 
 def test_a_token_that_cannot_be_read_is_told_without_what_is_in_it(server, tmp_path):
     (tmp_path / "binary").write_bytes(b"\xff\xfe secret")
-    for file, why in (("absent", "no such file or directory"), ("binary", "it is no text"), (".", "is a directory")):
+    for file, why in (
+        ("absent", "no such file or directory"),
+        ("binary", "it is not text in UTF-8"),
+        (".", "is a directory"),
+    ):
         with pytest.raises(BadSpec, match=f"cannot be read: {why}$"):
             names(server=server.url, token_file=tmp_path / file)
     assert server.shown == []

@@ -125,7 +125,7 @@ def test_a_file_that_makes_no_sense_is_refused_by_name(tmp_path: Path, name: str
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(BadSpec, match="there is no tariff"):
+    with pytest.raises(BadSpec, match=r"none\.csv cannot be read: no such file"):
         read_tariff(tmp_path / "none.csv")
 
 

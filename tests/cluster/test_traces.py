@@ -85,7 +85,7 @@ def test_a_file_that_is_no_table_is_said_to_be_none(tmp_path: Path) -> None:
     binary = tmp_path / "binary.csv"
     binary.write_bytes(b"\xff\xfe\x00\x80")
     for path in (broken, binary, tmp_path / "absent.csv", tmp_path):
-        with pytest.raises(BadSpec, match=r"cannot be read as a trace .*give a CSV file"):
+        with pytest.raises(BadSpec, match=r"cannot be read: .*give a CSV file"):
             read_trace(path)
 
 

@@ -208,7 +208,7 @@ def test_unknown_keys_and_lines_are_ignored(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_is_an_error_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(BadRecording, match="no such file or directory; check the path"):
+    with pytest.raises(BadRecording, match="no such file or directory; make a recording with"):
         load(tmp_path / "absent.jsonl")
     with pytest.raises(BadRecording, match="directory"):
         load(tmp_path)

@@ -53,7 +53,7 @@ def test_an_unknown_model_is_answered_with_those_that_are_known() -> None:
 
 
 def test_a_missing_file_is_one_clear_line(tmp_path: Path) -> None:
-    with pytest.raises(BadSpec, match="cannot read GPU model"):
+    with pytest.raises(BadSpec, match="cannot be read: no such file"):
         catalog.load(str(tmp_path / "none.toml"))
 
 

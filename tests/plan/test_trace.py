@@ -130,7 +130,7 @@ def test_what_is_no_trace_is_refused_with_the_reason(tmp_path, text, says):
 
 
 def test_a_file_that_is_not_there_or_damaged_in_its_middle_is_one_clear_error(tmp_path, monkeypatch):
-    with pytest.raises(BadSpec, match="cannot read"):
+    with pytest.raises(BadSpec, match="cannot be read: no such file"):
         trace.read(tmp_path / "none.json")
     monkeypatch.setattr(trace_events, "_LONGEST_EVENT", 4000)
     broken = written(tmp_path / "t.json", [kernel("gemm", 10.0 * i, 5.0) for i in range(400)], **GPU)

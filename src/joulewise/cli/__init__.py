@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import importlib
 import logging
+import os
 import shutil
 import sys
 from contextlib import suppress
@@ -24,6 +25,7 @@ from joulewise.cli.help import ReadableCommand, ReadableGroup
 from joulewise.cli.help import usage as call_of  # 'usage' is a module of this package, and takes the name when loaded
 from joulewise.cli.plain import speak_plainly
 from joulewise.core.errors import BadSpec, JoulewiseError, OutOfRange
+from joulewise.core.visible import visible
 
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -160,6 +162,10 @@ class _Plain(logging.Formatter):
         super().__init__("joulewise: %(message)s")
         self._verbose = verbose
 
+    def format(self, record: Any) -> str:
+        """As the library does; a live view that has taken stderr would obey what stands in it."""
+        return visible(super().format(record))
+
     def formatException(self, ei: Any) -> str:  # noqa: N802 - its name in the library
         """The trace, or what was raised in a few words."""
         if self._verbose or ei[0] is None:
@@ -205,7 +211,7 @@ def root(
 def complain(message: str) -> None:
     """One line on stderr, whatever the message is made of; nothing where nobody reads it any more."""
     with suppress(OSError):
-        print("joulewise: " + " ".join(message.split()), file=sys.stderr)
+        print("joulewise: " + visible(" ".join(message.split())), file=sys.stderr)
 
 
 def say(ctx: typer.Context, message: str) -> None:
@@ -239,6 +245,24 @@ def _see(error: Any, args: list[str] | None) -> str:
     return f"{how}see '{context.command_path} --help'"
 
 
+def _unexpected(error: Exception) -> int:
+    """Say in a line what nobody has caught, and return the exit code; with ``--verbose`` raise it, to show where.
+
+    A file or folder that the system keeps from us is the user's to name or to open; all else is a bug of ours.
+    """
+    if logging.getLogger("joulewise").isEnabledFor(logging.DEBUG):
+        raise error
+    if isinstance(error, OSError) and isinstance(error.filename, str | bytes | os.PathLike):
+        why = (error.strerror or str(error)).lower()
+        complain(f"{os.fsdecode(error.filename)} cannot be used: {why}; name another, or change its rights")
+        return BAD_INPUT
+    if isinstance(error, MemoryError):
+        complain("there is not enough memory for this; give a smaller input, or run it where there is more")
+        return FAILED
+    complain(f"a fault of joulewise itself: {type(error).__name__}: {error}; 'joulewise -v …' shows where")
+    return FAILED
+
+
 def main(args: list[str] | None = None) -> None:
     """Run the command line and exit. An expected fault is one line on stderr, never a traceback."""
     speak_plainly()
@@ -253,19 +277,14 @@ def main(args: list[str] | None = None) -> None:
         # The reader of our output has gone, for example `head`; keep the interpreter from saying so at exit.
         sys.stdout = None
         code = FAILED
-    except OSError as error:
-        if error.errno not in _FULL:
-            raise
-        sys.stdout = None
-        complain(f"the output cannot be written: {(error.strerror or '').lower()}; make room, or send it elsewhere")
-        code = FAILED
     except Exception as error:
-        # The command-line library's own faults know how to say themselves; anything else is a bug of ours.
-        if not hasattr(error, "format_message"):
-            if logging.getLogger("joulewise").isEnabledFor(logging.DEBUG):
-                raise
-            complain(f"a fault of joulewise itself: {type(error).__name__}: {error}; 'joulewise -v …' shows where")
+        if isinstance(error, OSError) and error.errno in _FULL:
+            sys.stdout = None
+            complain(f"the output cannot be written: {(error.strerror or '').lower()}; make room, or send it elsewhere")
             sys.exit(FAILED)
+        # The command-line library's own faults know how to say themselves.
+        if not hasattr(error, "format_message"):
+            sys.exit(_unexpected(error))
         message = error.format_message().strip().rstrip(".")
         code = BAD_INPUT if message else 0  # without one it has shown its help, as a group of verbs does by itself
         if message:

@@ -23,7 +23,9 @@ from joulewise.cluster.explain import explain
 from joulewise.cluster.outcome import Outcome
 from joulewise.cluster.round import Decision
 from joulewise.cluster.state import Snapshot, Way
+from joulewise.core import input_files
 from joulewise.core.errors import BadSpec
+from joulewise.core.parsing import json_value
 
 _WRITTEN_BY = "give a file that 'joulewise cluster simulate --decisions' wrote"
 
@@ -122,15 +124,12 @@ def _way(way: Way) -> dict[str, Any]:
 
 def read(path: Path) -> Iterator[Mapping[str, Any]]:
     """The lines of a file, in order. BadSpec for what is none of ours."""
-    try:
-        with path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, start=1):
-                try:
-                    said = json.loads(line)
-                except ValueError:
-                    said = None
-                if not isinstance(said, dict) or not ({"policy", "submission"} & set(said)):
-                    raise BadSpec(f"{path}, line {number} is no decision; {_WRITTEN_BY}")
-                yield said
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadSpec(f"{path} cannot be read ({error}); {_WRITTEN_BY}") from None
+    with input_files.opened_text(path, way_out=_WRITTEN_BY) as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                said = json_value(line)
+            except ValueError:
+                said = None
+            if not isinstance(said, dict) or not ({"policy", "submission"} & set(said)):
+                raise BadSpec(f"{path}, line {number} is no decision; {_WRITTEN_BY}")
+            yield said

@@ -91,10 +91,11 @@ def explain(
     if as_json:
         print(dumped(said))
         return
-    from rich.console import Console
     from rich.text import Text
 
-    console = Console(highlight=False)
+    from joulewise.cli.console import Console
+
+    console = Console()
     for number, sentence in enumerate(_SENTENCE.split(said["says"])):
         console.print(Text(sentence, style="" if number else "bold"))
     for line in said["about"]:

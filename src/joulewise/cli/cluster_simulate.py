@@ -156,8 +156,9 @@ def _played(
 @contextmanager
 def _bar(*, quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
     """A bar a policy on stderr while the context lasts; nothing where nobody watches."""
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from joulewise.cli.console import Console
 
     console = Console(stderr=True)
     if quiet or not console.is_terminal:

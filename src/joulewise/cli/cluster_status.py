@@ -34,11 +34,10 @@ def status(
     elif live:
         _live(client)
     else:
-        from rich.console import Console
-
         from joulewise.cli.cluster_live_table import page
+        from joulewise.cli.console import Console
 
-        Console(highlight=False).print(page(client.status()))
+        Console().print(page(client.status()))
 
 
 def _as_json(client: ClusterClient, *, live: bool) -> None:
@@ -58,14 +57,15 @@ def _as_json(client: ClusterClient, *, live: bool) -> None:
 
 def _live(client: ClusterClient) -> None:
     """The page, drawn anew until q. A scheduler that is away is waited for: that is what one watches for."""
-    from rich.console import Console, Group, RenderableType
+    from rich.console import Group, RenderableType
     from rich.live import Live
     from rich.text import Text
 
     from joulewise.cli.cluster_live_table import page
+    from joulewise.cli.console import Console
     from joulewise.cli.top import single_keys
 
-    console = Console(highlight=False)
+    console = Console()
     shown: RenderableType = page(client.status())
     if not console.is_terminal or console.is_dumb_terminal:
         while True:

@@ -6,10 +6,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich import box
-from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
+
+from joulewise.cli.console import Console
 
 _UNBOUNDED = 1000
 _SHORTEST = 4  # of what is left of a name

@@ -14,7 +14,8 @@ then the user's, then the machine's. What the environment says wins over all of 
 
 A default can always be taken back by typing: so a flag that has no opposite is none. And a file in the current folder
 may come from anybody whose repository was cloned: it says what is wanted of a job (``WANTED``), never where things are
-kept, sent or listened to; and one that is somebody else's says nothing at all, least of all to root.
+kept, sent or listened to, nor that virtual GPUs stand for real ones; and one that is somebody else's says nothing at
+all, least of all to root.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from joulewise.core.errors import BadSpec
+from joulewise.core.parsing import toml_tables
 
 VARIABLE: Final = "JOULEWISE_CONFIG"
 MACHINE: Final = Path("/etc/joulewise/config.toml")
@@ -38,6 +40,10 @@ _SERIES: Final = {"job", "batch_sizes", "default", "target", "max_epochs", "lr",
 _LOOKS: Final = {"gpu", "speed", "seed", "interval", "live", "stop_at_target", "n"}
 WANTED: Final = frozenset(_AIMS | _WORTH | _SERIES | _LOOKS)
 """Keys that a file in the current folder may have."""
+_GPU: Final = "gpu"
+_VIRTUAL: Final = frozenset({"sim", "replay"})
+_SIMULATING: Final = {("sim",), ("cluster", "simulate"), ("cluster", "explain")}
+"""Verbs whose GPUs are virtual whatever is said, and who says so with every result."""
 _PROJECT: Final = Path("joulewise.toml")
 _PYPROJECT: Final = Path("pyproject.toml")
 _ASK: Final = "joulewise config"
@@ -81,6 +87,8 @@ def read() -> Config:
                     f"{'.'.join(words)} in {path}: a file in the current folder says what is wanted of a job, and may "
                     "not set that; put it into your own (~/.config/joulewise/config.toml)"
                 )
+            if near and words[-1] == _GPU and words[:-1] not in _SIMULATING:
+                _refuse_virtual(words, value, path)
             _put(values, words, value)
             origins[words] = path
     return Config(values, origins, tuple(looked))
@@ -200,14 +208,25 @@ def _read(path: Path, *, near: bool) -> tuple[Looked, Mapping[str, Any]]:
     return Looked(path, found=True), tables
 
 
+def _refuse_virtual(words: tuple[str, ...], value: Any, path: Path) -> None:
+    """BadSpec where ``gpu`` of a file in the current folder names virtual GPUs: what a run measures and saves there
+    would look like a saving of real ones."""
+    for spec in value if isinstance(value, list) else [value]:
+        if str(spec).strip().partition(":")[0].strip().lower() in _VIRTUAL:
+            raise BadSpec(
+                f"{'.'.join(words)} in {path} is {str(spec)[:40]!r}: a file in the current folder may not put virtual "
+                f"or recorded GPUs in the place of real ones; type --gpu {str(spec)[:40]}, or put it into your own "
+                "(~/.config/joulewise/config.toml)"
+            )
+
+
 def _parsed(path: Path, data: bytes) -> Mapping[str, Any]:
-    import tomllib
 
     if len(data) > _MOST_BYTES:
         raise BadSpec(f"{path} is longer than a configuration file may be ({_MOST_BYTES // 1024} KiB)")
     try:
-        return tomllib.loads(data.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return toml_tables(data.decode())
+    except ValueError as error:
         raise BadSpec(f"{path} is no TOML: {error}; mend it, or set {VARIABLE} to nothing to leave it out") from error
 
 

@@ -8,11 +8,12 @@ from collections.abc import Iterable, Sequence
 from typing import Annotated
 
 import typer
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from joulewise.cli.checkup import Checkup, GpuFindings, examine
+from joulewise.cli.console import Console
 from joulewise.cli.finding import Finding
 
 NOTHING_MEASURABLE = 1
@@ -33,7 +34,7 @@ def doctor(
     if as_json:
         typer.echo(json.dumps(checkup.as_json(), ensure_ascii=False, indent=2))
     else:
-        Console(highlight=False).print(page(checkup))
+        Console().print(page(checkup))
     if not checkup.measurable:
         raise typer.Exit(NOTHING_MEASURABLE)
 

@@ -11,6 +11,7 @@ import urllib.parse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from joulewise.core import input_files
 from joulewise.core.errors import BadSpec
 
 _HEADER = re.compile(r"([A-Za-z0-9!#$%&'*+.^_`|~-]+):\s*([^\r\n]*)")
@@ -69,10 +70,9 @@ def in_the_clear(url: str, sent: Mapping[str, str]) -> str | None:
 def _secret(flag: str, file: Path) -> str:
     """The first and only line of a file."""
     try:
-        text = file.read_text(encoding="utf-8").strip("\r\n")
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is no text"
-        raise BadSpec(f"{flag} {file} cannot be read: {why.lower()}") from None
+        text = input_files.read_text(file, input_files.MIB).strip("\r\n")
+    except BadSpec as error:
+        raise BadSpec(f"{flag} {error}") from None
     if not text.strip() or not text.isprintable():
         raise BadSpec(f"{flag} {file} holds no secret; it is to be one line of text")
     return text

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from joulewise.cli.columns import fitted
+from joulewise.cli.console import Console
 from joulewise.core.units import format_percent
 from joulewise.report import fleet_words as words
 from joulewise.report.fleet import Findings
@@ -19,7 +20,7 @@ _LONGEST = 26
 
 def print_page(found: Findings, kwh_price: float | None, carbon: Carbon | None) -> None:
     """To stdout."""
-    console = Console(highlight=False)
+    console = Console()
     console.print(page(console, found, kwh_price, carbon))
 
 

@@ -21,6 +21,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from joulewise.cli.config_files import defaults
 from joulewise.cli.given import given_once
+from joulewise.cli.plain import obeyed
 
 _WIDEST: Final = 100
 """Columns: lines that are longer are hard to read, however wide the terminal is."""
@@ -207,11 +208,12 @@ def _says(option: Any) -> str:
 
 def _show(command: Any, ctx: Any) -> None:
     """Print the page, with styles where the terminal has them."""
-    from rich.console import Console
     from rich.text import Text
 
-    console = Console(highlight=False, soft_wrap=True)
+    from joulewise.cli.console import Console
+
+    console = Console(soft_wrap=True)
     with console.capture() as captured:  # or a broken pipe would make the console end us
         for line in _page(command, ctx, min(console.width, _WIDEST)):
             console.print(Text.assemble(*line))
-    sys.stdout.write(captured.get())
+    obeyed(sys.stdout).write(captured.get())

@@ -6,9 +6,9 @@ from contextlib import AbstractContextManager, suppress
 from types import TracebackType
 from typing import Protocol, TextIO
 
-from rich.console import Console
 from rich.text import Text
 
+from joulewise.cli.console import Console
 from joulewise.cli.look import line, name
 from joulewise.cli.meter import Meter
 from joulewise.cli.panel import Panel
@@ -71,7 +71,7 @@ class LiveView:
         self._meter, self._tuning = meter, tuning
         tuned = _TUNED_LINES if tuning is not None else 0
         self._panel = Panel(stream, height=1 + min(_MOST_LINES, max(1, len(meter.gpus))) + tuned)
-        self._console = Console(file=stream, highlight=False)
+        self._console = Console(file=stream)
 
     def __enter__(self) -> LiveView:
         return self

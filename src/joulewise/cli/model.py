@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from joulewise.cli import say
 from joulewise.cli.columns import fitted
+from joulewise.cli.console import Console
 from joulewise.cli.help import VerbFamily
+from joulewise.core import input_files
 from joulewise.core.errors import BadSpec
 from joulewise.core.knob import Choices
 from joulewise.core.words import first_of, short
@@ -207,7 +208,7 @@ def list_models(as_json: AsJson = False) -> None:
             )
         )
     heads = ("model", "SM MHz", "limit W", "idle W", "points", "time ±", "power ±")
-    console = Console(highlight=False)
+    console = Console()
     console.print(fitted(console, heads, rows, spare=("points", "idle W", "time ±", "power ±", "limit W")))
 
 
@@ -227,18 +228,20 @@ def show(
         typer.echo(catalog.dump(model), nl=False)
 
 
+_FIT_HELP = "see 'joulewise model fit --help'"
+
+
 def read_sweep(path: Path) -> tuple[list[Any], list[str]]:
     """The series of a sweep file, and the columns that are not used. Raises BadSpec with file and line."""
     from joulewise.model.fit import Point, Series
 
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
+        with input_files.opened_text(path, way_out=_FIT_HELP) as file:
             reader = csv.DictReader(file)
             columns = [column.strip() for column in reader.fieldnames or ()]
             rows = [(reader.line_num, row) for row in reader]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        reason = error.strerror if isinstance(error, OSError) else f"not a CSV file ({error})"
-        raise BadSpec(f"cannot read {path}: {reason}; see 'joulewise model fit --help'") from error
+    except csv.Error as error:
+        raise BadSpec(f"{path} cannot be read: it is no CSV file ({error}); {_FIT_HELP}") from error
     if "time_s" not in columns or not {"power_w", "energy_j"} & set(columns):
         raise BadSpec(f"{path} needs the columns time_s and power_w (or energy_j); it has {first_of(columns)}")
     if not set(_SETTINGS) & set(columns):

@@ -7,6 +7,7 @@ slip of the hand (``run --json train.py python train.py``) shall not cost anybod
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -29,7 +30,7 @@ def refuse_unwritable(flag: str, path: Path) -> None:
             # Opening it would wait for a reader, and closing it again send that reader home.
             raise OSError("it is a pipe")
         existed = path.exists()
-        file = path if existed else path.resolve()  # what a dangling link points to
+        file = path if existed else Path(os.path.realpath(path))  # what a dangling link points to
         with file.open("a"):
             pass
         if not existed:
@@ -56,11 +57,12 @@ def is_device(path: Path) -> bool:
 
 def refuse_one_for_two(files: Mapping[str, Path | None]) -> None:
     """Raise BadSpec where two flags name one file: what was written first would be lost. Devices may be shared."""
-    flag_of: dict[Path, str] = {}
+    flag_of: dict[str, str] = {}
     for flag, path in files.items():
         if path is None or is_device(path):
             continue
-        first = flag_of.setdefault(path.resolve(), flag)
+        # Not Path.resolve, which raises on a link to itself: what reads or writes the file refuses that one by name.
+        first = flag_of.setdefault(os.path.realpath(path), flag)
         if first != flag:
             raise BadSpec(f"{first} and {flag} both name {path}; nothing was started, give each a file of its own")
 

@@ -22,6 +22,7 @@ from joulewise.cli import FAILED, child, complain, outputs, say
 from joulewise.cli.child import Child, signals_held
 from joulewise.core import at_import
 from joulewise.core.errors import BadSpec
+from joulewise.core.parsing import json_value
 from joulewise.frameworks.pipelining_files import FACTS_FILE, PROFILE, PROFILE_FILE, SCHEDULE_FILE
 
 _LOOK_S = 1.0
@@ -89,7 +90,7 @@ def _run(command: list[str], environ: dict[str, str], mask: set[int]) -> int:
 def _facts(folder: Path) -> dict[str, Any]:
     """What the job has left: at least ``why``."""
     try:
-        found: dict[str, Any] = json.loads((folder / FACTS_FILE).read_text(encoding="utf-8"))
+        found: dict[str, Any] = json_value((folder / FACTS_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {
             "why": "no process stepped a schedule of torch.distributed.pipelining to the end of measuring; "

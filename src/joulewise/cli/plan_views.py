@@ -9,10 +9,11 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from joulewise.cli.console import Console
 from joulewise.cli.finding import Finding
 from joulewise.core.knob import Setting
 from joulewise.core.units import format_energy
@@ -137,7 +138,7 @@ def dumped(value: dict[str, Any]) -> str:
 
 def print_page(page: RenderableType) -> None:
     """To stdout."""
-    Console(highlight=False).print(page)
+    Console().print(page)
 
 
 def shown_points(plan: Plan, most: int = _ROWS) -> list[PlanPoint]:

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from joulewise.cli.console import Console
 from joulewise.core.units import format_duration, format_power
 from joulewise.plan.trace_steps import MARKED, REPEATING
 from joulewise.plan.xray import PLANS, Findings, Interval, Saving
@@ -109,7 +110,7 @@ def page(found: Findings, width: int) -> RenderableType:
 
 def print_page(found: Findings) -> None:
     """To stdout."""
-    console = Console(highlight=False)
+    console = Console()
     console.print(page(found, console.width))
 
 

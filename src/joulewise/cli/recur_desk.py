@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from joulewise.cli import keeping
+from joulewise.core import input_files
 from joulewise.core.errors import BadSpec, NotKept
 from joulewise.core.event import Asked
 from joulewise.core.series import Platform
@@ -103,7 +104,6 @@ def read_token(file: Path | None) -> str | None:
     if file is None:
         return os.environ.get(TOKEN_VARIABLE) or None
     try:
-        return file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is no text"
-        raise BadSpec(f"--token-file {file} cannot be read: {why.lower()}") from None
+        return input_files.read_text(file, input_files.MIB).strip()
+    except BadSpec as error:
+        raise BadSpec(f"--token-file {error}") from None

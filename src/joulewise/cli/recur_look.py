@@ -18,7 +18,7 @@ from joulewise.tune.desk import SeriesDesk
 from joulewise.tune.series import TrialRecord
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from joulewise.cli.console import Console
 
 JobName = Annotated[str, typer.Argument(metavar="JOB", help="The job's name.")]
 OnFlag = Annotated[
@@ -184,9 +184,9 @@ def _platform(trials: list[TrialRecord], on: str | None) -> Platform:
 
 
 def _console() -> Console:
-    from rich.console import Console
+    from joulewise.cli.console import Console
 
-    return Console(highlight=False)
+    return Console()
 
 
 def _print(page: object) -> None:

@@ -14,10 +14,10 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from rich.console import Console
 from rich.text import Text
 
 from joulewise.cli import complain, tuned
+from joulewise.cli.console import Console
 from joulewise.cli.outputs import JsonFile
 from joulewise.cli.recur_desk import StoreDesk
 from joulewise.cli.recur_loop import Recurrence, Trial, in_short
@@ -138,7 +138,7 @@ def _name(job: Recurring, summary: SeriesSummary | None) -> str:
 
 
 def _show(told: list[str]) -> None:
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console = Console(stderr=True, soft_wrap=True)
     first, *rest = told
     with suppress(OSError), console.capture() as captured:  # or a broken pipe would make the console end us
         console.print(Text(f"joulewise: {first}", style="bold"))

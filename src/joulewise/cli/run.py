@@ -388,7 +388,7 @@ def _tell(ctx: typer.Context, result: Result, files: Outputs) -> None:
     if files.report is not None and result.tuned is not None:
         result = replace(result, tuned=_reported(result, result.tuned, files.report))
     if not talk(ctx).quiet:
-        from rich.console import Console
+        from joulewise.cli.console import Console
 
         console = Console(stderr=True)
         with suppress(OSError):  # whoever read our stderr has gone

@@ -23,11 +23,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from joulewise.cli import tuned
+from joulewise.cli.console import Console
 from joulewise.cli.tuned import TuneResult
 from joulewise.core.knob import Setting
 from joulewise.core.measurement import Measurement, Source, total

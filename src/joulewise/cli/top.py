@@ -151,11 +151,10 @@ def reasons(sights: Sequence[Sight]) -> list[RenderableType]:
 
 
 def _print(sights: Sequence[Sight]) -> None:
-    from rich.console import Console
-
+    from joulewise.cli.console import Console
     from joulewise.cli.look import table
 
-    console = Console(highlight=False)
+    console = Console()
     console.print(table(sights, width=console.width), *reasons(sights), sep="\n")
 
 
@@ -169,10 +168,11 @@ def _stream(watch: Watch, interval_s: float) -> None:
 
 def _live(watch: Watch, interval_s: float) -> None:
     """The table, drawn anew every ``interval_s`` until q; where the terminal cannot, one table after another."""
-    from rich.console import Console
     from rich.live import Live
 
-    console = Console(highlight=False)
+    from joulewise.cli.console import Console
+
+    console = Console()
     if not console.is_terminal or console.is_dumb_terminal:
         while True:
             time.sleep(interval_s)

@@ -18,6 +18,7 @@ import typer
 
 from joulewise.cli import FAILED
 from joulewise.cli.past_store import StoreFlag, opened_store
+from joulewise.core import input_files
 from joulewise.core.errors import BadSpec
 from joulewise.core.event import Began, Event
 
@@ -184,13 +185,7 @@ def _shown(key: str, value: object) -> str:
 
 
 def _read(path: Path) -> str:
-    try:
-        return path.read_bytes().decode("utf-8")
-    except OSError as error:
-        why = (error.strerror or str(error)).lower()
-        raise BadSpec(f"{path} cannot be read: {why}; name what 'run --report' wrote, or a run of 'history'") from None
-    except UnicodeDecodeError:
-        raise BadSpec(f"{path} is no report: not text; name the HTML file that 'run --report' wrote") from None
+    return input_files.read_text(path, way_out="name what 'run --report' wrote, or a run of 'history'")
 
 
 def _carried(page: str, name: str) -> dict[str, Any]:

@@ -7,7 +7,6 @@ What it is not: a measurement; nothing is run here.
 
 from __future__ import annotations
 
-import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,12 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from joulewise.cluster import brought
+from joulewise.core import input_files
 from joulewise.core.block import Block, Role, Rung
 from joulewise.core.errors import BadSpec
 from joulewise.core.event import Began, Event, Seen, Shifted
 from joulewise.core.frontier import Point
 from joulewise.core.knob import SM_MHZ, Choices, Setting, Space
 from joulewise.core.objective import Edp
+from joulewise.core.parsing import json_value
 from joulewise.model import catalog
 from joulewise.model.catalog import GpuModel
 from joulewise.model.dvfs import Belief
@@ -159,11 +160,9 @@ def of_plan(plan: Plan) -> dict[str, Any]:
 
 def _of_file(path: Path, steps: float | None) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as fault:
-        raise BadSpec(f"{path} cannot be read ({(fault.strerror or str(fault)).lower()}); give {_FORMS}") from None
-    except ValueError:
-        raise BadSpec(f"{path} is not JSON; give {_FORMS}") from None
+        value = json_value(input_files.read_text(path, way_out=f"give {_FORMS}"))
+    except ValueError as fault:
+        raise BadSpec(f"{path} is not JSON ({fault}); give {_FORMS}") from None
     if not isinstance(value, dict):
         raise BadSpec(f"{path} holds no object; give {_FORMS}")
     if value.get("format") == plan_files.FORMAT:

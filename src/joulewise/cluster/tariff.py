@@ -17,7 +17,6 @@ What it is not: a forecast, or a connection to whoever sells power.
 from __future__ import annotations
 
 import csv
-import json
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +24,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from joulewise.core import input_files
 from joulewise.core.errors import BadSpec
+from joulewise.core.parsing import json_value
 from joulewise.core.units import J_PER_KWH
 
 _HOUR_S = 3600.0
@@ -142,12 +143,7 @@ class Tariff:
 
 def read_tariff(path: Path) -> Tariff:
     """The tariff in a file, CSV or JSON by its ending. BadSpec, with file and line, where it makes no sense."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise BadSpec(f"there is no tariff {path}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadSpec(f"the tariff {path} cannot be read ({getattr(error, 'strerror', None) or 'not UTF-8'})") from None
+    text = input_files.read_text(path)
     try:
         unit, rows = _json_rows(text) if path.suffix.lower() == ".json" else _csv_rows(text)
         return _made(unit, rows)
@@ -189,7 +185,10 @@ def _gaps(first_s: float, missing: Sequence[int]) -> str:
 
 
 def _csv_rows(text: str) -> tuple[str, list[tuple[float, float]]]:
-    lines = list(csv.reader(text.splitlines()))
+    try:
+        lines = list(csv.reader(text.splitlines()))
+    except csv.Error as error:
+        raise BadSpec(f"it is no CSV ({error})") from None
     if not lines or len(lines[0]) != 2 or lines[0][1].strip() not in _UNITS:
         raise BadSpec(f"its first line must be 'time,UNIT' with one of {', '.join(_UNITS)}")
     rows = []
@@ -204,7 +203,7 @@ def _csv_rows(text: str) -> tuple[str, list[tuple[float, float]]]:
 
 def _json_rows(text: str) -> tuple[str, list[tuple[float, float]]]:
     try:
-        read = json.loads(text)
+        read = json_value(text)
     except ValueError as error:
         raise BadSpec(f"it is not JSON ({error})") from None
     unit = "g_per_kwh"

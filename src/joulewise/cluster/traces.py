@@ -11,15 +11,15 @@ A submission is a number of seconds, or a date (``2017-10-09 07:01:55``): then s
 from __future__ import annotations
 
 import csv
-import gzip
 import math
-import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import TextIO, TypeVar
 
+from joulewise.core import input_files
 from joulewise.core.errors import BadSpec
 from joulewise.core.words import first_of, short
 
@@ -64,17 +64,26 @@ _FORMATS: tuple[Mapping[str, str], ...] = (OWN, _ELASTICFLOW, _PHILLY, _POLLUX)
 _Value = TypeVar("_Value")
 
 
+_MOST_BYTES = 64 * input_files.MIB
+"""Of a trace, decompressed: more than a million jobs. The largest public ones have some 100,000."""
+_BYTES_A_JOB = 64  # what a line has; in memory a job takes some 1 kB, however short its line is
+_WAY_OUT = "give a CSV file, compressed with gzip or not"
+
+
 def read_trace(path: Path, *, tenant: str | None = None) -> tuple[TraceJob, ...]:
     """All jobs of a file, or one tenant's, by submission (those submitted together: as in the file).
 
     BadSpec where the file cannot be read, lacks a column, holds a value that makes no sense, a name twice, or no job;
     it names file, line and column.
     """
+    most = input_files.limit(_MOST_BYTES) // _BYTES_A_JOB
     try:
-        with _opened(path) as file:
-            jobs = [_job(row) for row in _rows(path, file)]
-    except (OSError, EOFError, UnicodeDecodeError, zlib.error, csv.Error) as error:
-        raise BadSpec(f"{path} cannot be read as a trace ({error}); give a CSV file, compressed or not") from error
+        with input_files.opened_text(path, _MOST_BYTES, way_out=_WAY_OUT) as file:
+            jobs = [_job(row) for row in islice(_rows(path, file), most + 1)]
+    except csv.Error as error:
+        raise BadSpec(f"{path} cannot be read as a trace ({error}); {_WAY_OUT}") from error
+    if len(jobs) > most:
+        raise BadSpec(f"{path} holds more than {most} jobs; take a part of it, or set {input_files.VARIABLE} higher")
     if jobs and _dated(jobs[0][1]):
         first_s = min(job.submitted_s for job, _ in jobs)
         jobs = [(_moved(job, -first_s), row) for job, row in jobs]
@@ -121,20 +130,13 @@ class _Row:
         return BadSpec(f"{self.path}, line {self.line}: column {self.columns.get(name, name)!r} {why}")
 
 
-def _opened(path: Path) -> TextIO:
-    if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
-    return path.open(encoding="utf-8-sig", newline="")
-
-
 def _rows(path: Path, file: TextIO) -> Iterable[_Row]:
     reader = csv.DictReader(file, restval="")
     header = [name.strip() for name in reader.fieldnames or ()]
     reader.fieldnames = header
     columns = _format(path, header)
     for cells in reader:
-        # csv files what is beyond the last column under None.
-        kept = {name: text.strip() for name, text in cells.items() if name is not None}
+        kept = {name: cells[name].strip() for name in columns.values() if name in cells}
         yield _Row(path, reader.line_num, columns, kept)
 
 

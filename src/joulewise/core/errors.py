@@ -32,9 +32,15 @@ A message is one line: what happened, the value, the limit, the way out.
 
 from __future__ import annotations
 
+from joulewise.core.visible import visible
+
 
 class JoulewiseError(Exception):
     """The root: catch it to catch everything that joulewise raises on purpose."""
+
+    def __str__(self) -> str:
+        """The message, its control characters written out: parts of it come from files and other machines."""
+        return visible(super().__str__())
 
 
 class GpuError(JoulewiseError):

@@ -17,6 +17,7 @@ from joulewise.core.decision import Decision, Expectation, Verdict
 from joulewise.core.errors import BadSpec, Unsupported
 from joulewise.core.knob import Setting
 from joulewise.core.measurement import Measurement, Outcome, Source
+from joulewise.core.parsing import json_value
 from joulewise.core.series import EpochCost, Platform, Purpose, Recurring
 
 
@@ -231,7 +232,7 @@ def to_json(event: Event) -> str:
 def from_json(line: str) -> Event:
     """The event that ``to_json`` wrote; BadSpec, naming the fault, for anything else."""
     try:
-        fields = dict(json.loads(line))
+        fields = dict(json_value(line))
         name = fields.pop("event")
         kind = _EVENTS[name]
         built: Event = kind(**{key: _rebuild(key, value) for key, value in fields.items()})

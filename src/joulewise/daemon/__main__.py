@@ -22,6 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from joulewise.core.errors import BadSpec, JoulewiseError, LeaseTaken, NoGpu, NotSaved
+from joulewise.core.visible import visible
 from joulewise.daemon import site
 from joulewise.daemon.audit import AUDIT, Audit
 from joulewise.daemon.grants import GRANTS, Grants
@@ -234,7 +235,7 @@ def _controls(index: int) -> NvmlControls:
 
 
 def _say(text: str) -> None:
-    print(f"joulewise daemon: {text}", file=sys.stderr, flush=True)
+    print(visible(f"joulewise daemon: {text}"), file=sys.stderr, flush=True)
 
 
 def _raise_descriptors() -> None:

@@ -36,13 +36,13 @@ import grp
 import math
 import pwd
 import re
-import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeGuard, get_args
 
 from joulewise.core.errors import BadSpec
 from joulewise.core.knob import KNOBS, POWER_LIMIT_W, Setting
+from joulewise.core.parsing import toml_tables
 from joulewise.daemon.policy import ANY, EVERYTHING, USUAL, Bound, Needs, PaceLimits, Persistence, Policy, Range, Rule
 from joulewise.device import trusted
 
@@ -77,7 +77,7 @@ def load(path: Path | None = SITE) -> Policy:
 
 def parse(text: str) -> Policy:
     """The policy that a site file's text declares. Raises BadSpec or tomllib.TOMLDecodeError."""
-    table = _Table("", tomllib.loads(text))
+    table = _Table("", toml_tables(text))
     pace, grant = table.table("pace"), table.table("grant")
     usual = Policy()
     policy = Policy(

@@ -21,6 +21,7 @@ from typing import Any
 from joulewise.core import at_import
 from joulewise.core.errors import JoulewiseError
 from joulewise.core.leader import Leader
+from joulewise.core.visible import visible
 from joulewise.device.work import ENVIRONMENT, Link, current
 
 LOAD_VARIABLE = "JOULEWISE_COUPLE_LOAD"
@@ -117,4 +118,4 @@ def _in_loader_worker() -> bool:
 
 
 def _say(message: str) -> None:
-    print(f"joulewise: {message}", file=sys.stderr)
+    print(visible(f"joulewise: {message}"), file=sys.stderr)

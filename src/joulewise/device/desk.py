@@ -40,6 +40,7 @@ from pathlib import Path
 from typing import Any
 
 from joulewise.core.errors import BadSpec, JoulewiseError, NotPermitted
+from joulewise.core.parsing import json_value
 from joulewise.core.timeline import ScaledTime
 from joulewise.device.state import Job
 from joulewise.device.virtual import VirtualGpu
@@ -191,7 +192,7 @@ class Desk:
         """Serve one request; False if the client cannot be talked to."""
         request_id: object = None
         try:
-            request = json.loads(line)
+            request = json_value(line)
             if not isinstance(request, dict):
                 raise BadSpec("a request is one JSON object a line")
             request_id = request.get("id")

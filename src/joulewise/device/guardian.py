@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from joulewise.core import errors
 from joulewise.core.errors import JoulewiseError, LeaseTaken, NotSaved
+from joulewise.core.visible import visible
 from joulewise.device.lease import Ending
 from joulewise.device.rescue import rescue
 
@@ -134,7 +135,7 @@ def main() -> int:
     try:
         _open_nvml()
     except JoulewiseError as error:
-        print(f"joulewise guardian: {error}", file=sys.stderr)
+        print(visible(f"joulewise guardian: {error}"), file=sys.stderr)
         return 1
     os.write(1, b"ready\n")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -142,7 +143,7 @@ def main() -> int:
         return 0
     left = give_back(Path(order["state"]), order["gpus"])
     for uuid, why in left.items():
-        print(f"joulewise guardian: {uuid} is still owed ({why}); run 'joulewise restore'", file=sys.stderr)
+        print(visible(f"joulewise guardian: {uuid} is still owed ({why}); run 'joulewise restore'"), file=sys.stderr)
     return 1 if left else 0
 
 

@@ -7,7 +7,6 @@ that ends.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -21,6 +20,7 @@ from typing import Any, Self
 from joulewise import native
 from joulewise.core import errors
 from joulewise.core.errors import BadSpec, JoulewiseError, MissingPart
+from joulewise.core.parsing import json_value
 from joulewise.device.discover import parse
 from joulewise.device.simulator import Order
 from joulewise.device.virtual import Truth
@@ -193,7 +193,7 @@ def _where(process: subprocess.Popen[bytes]) -> Path:
     line = process.stdout.readline()
     if not line:
         raise JoulewiseError(f"the simulator ended at once, with exit code {process.wait()}; see its message above")
-    answer = json.loads(line)
+    answer = json_value(line)
     if "error" in answer:
         kind = getattr(errors, answer["error"], JoulewiseError)
         raise kind(answer["message"])

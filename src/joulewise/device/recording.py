@@ -31,9 +31,11 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
+from joulewise.core import input_files
 from joulewise.core.errors import BadRecording, BadSpec
 from joulewise.core.knob import Choices, Space
 from joulewise.core.measurement import EnergyReading, Reading, SensorTiming, Throttle
+from joulewise.core.parsing import json_value
 from joulewise.device.gpu import Gpu, GpuInfo
 
 VERSION: Final = 1
@@ -47,6 +49,7 @@ _SENSOR_NAMES = frozenset(field.name for field in fields(SensorTiming))
 _MAY_BE_UNKNOWN = frozenset({"average_window_s", "counter_update_s", "counter_window_s"})
 _MAY_BE_ZERO = frozenset({"counter_call_s", "gain_error"})
 # What reading a line that is JSON, or not, can end in: wrong types, missing keys, numbers and depths beyond bounds.
+_MOST_BYTES = 4096 * input_files.MIB  # a day of 8 GPUs, read ten times a second, has about 1 GiB
 _NONSENSE = (ValueError, KeyError, TypeError, ArithmeticError, RecursionError)
 
 
@@ -167,12 +170,9 @@ def load(path: Path | str, *, strict: bool = True) -> Recording:
     """
     path = Path(path)
     try:
-        text = path.read_bytes()
-    except OSError as error:
-        raise BadRecording(
-            f"cannot read the recording {path}: {(error.strerror or str(error)).lower()}; "
-            "check the path, or make one with 'joulewise run --record'"
-        ) from None
+        text = input_files.read_bytes(path, _MOST_BYTES, way_out="make a recording with 'joulewise run --record'")
+    except BadSpec as error:
+        raise BadRecording(str(error)) from None
     lines = text.split(b"\n")[:-1]
     header = _header(path, lines)
     loader = _Loader(tuple(_info_in(path, info) for info in header["gpus"]))
@@ -259,7 +259,7 @@ def _header(path: Path, lines: Sequence[bytes]) -> dict[str, Any]:
 
 
 def _object(line: bytes) -> dict[str, Any]:
-    value = json.loads(line, parse_constant=_no_constant)
+    value = json_value(line, parse_constant=_no_constant)
     if not isinstance(value, dict):
         raise ValueError("not a JSON object")
     return value

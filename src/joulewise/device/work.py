@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 
 from joulewise.core import errors
 from joulewise.core.errors import BadSpec, GpuLost, JoulewiseError
+from joulewise.core.parsing import json_value
 
 ENVIRONMENT = "JOULEWISE_VNVML"
 SOCKET = "work.sock"
@@ -162,7 +163,7 @@ class Link:
                 raise self._lost()
             self._unread += received
         line, _, self._unread = self._unread.partition(b"\n")
-        answer: dict[str, Any] = json.loads(line)
+        answer: dict[str, Any] = json_value(line)
         if answer.get("id") != request_id:
             raise GpuLost(f"the simulator in {self.directory} answered out of turn; connect again")
         if "error" in answer:

@@ -29,6 +29,7 @@ from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from joulewise.core.errors import BadSpec, JoulewiseError
+from joulewise.core.visible import visible
 from joulewise.frameworks.pipelining_files import PROFILE
 from joulewise.frameworks.pipelining_stamps import Stamps
 from joulewise.plan.dag import BACKWARD, FORWARD, INPUT_GRAD, WEIGHT_GRAD
@@ -109,7 +110,7 @@ class Following:
             self._parts.session.end(_OVER)
             self._parts.close()
             if self._parts.first:
-                print(f"joulewise: {self.says}", file=sys.stderr, flush=True)
+                print(visible(f"joulewise: {self.says}"), file=sys.stderr, flush=True)
 
     def __enter__(self) -> Self:
         return self

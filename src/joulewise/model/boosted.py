@@ -29,7 +29,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from joulewise.core import input_files
 from joulewise.core.errors import BadSpec, ModelError
+from joulewise.core.input_files import MOST_BYTES
+from joulewise.core.parsing import decompressed, json_value
 from joulewise.model.hypotheses import LOAD
 from joulewise.model.learnt import LoadPrior
 from joulewise.model.training import Example, examples
@@ -121,27 +124,24 @@ class Boosted:
 def parse(text: str, *, name: str) -> Boosted:
     """A fitted file; BadSpec, naming the fault, for anything else."""
     try:
-        plain = json.loads(text)
+        plain = json_value(text)
         if plain["format"] != _FORMAT or tuple(plain["features"]) != FEATURES:
             raise ValueError(f"format {plain['format']!r}")
         targets = {
             str(key): Target(
-                zlib.decompress(base64.b64decode(one["booster"])), float(one["error"]), float(one["spread"])
+                decompressed(base64.b64decode(one["booster"]), MOST_BYTES), float(one["error"]), float(one["spread"])
             )
             for key, one in plain["targets"].items()
             if key in TARGETS
         }
         return Boosted(targets, dict(plain["provenance"]))
-    except (ValueError, KeyError, TypeError, AttributeError, zlib.error) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadSpec(f"{name} is no fitted predictor ({error}); make one with 'joulewise model train'") from error
 
 
 def load(path: Path) -> Boosted:
     """A file that `Boosted.save` wrote; BadSpec if it cannot be read or understood."""
-    try:
-        return parse(path.read_text(encoding="utf-8"), name=str(path))
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadSpec(f"cannot read {path}: {error}; make one with 'joulewise model train'") from error
+    return parse(input_files.read_text(path, way_out="make one with 'joulewise model train'"), name=str(path))
 
 
 @cache

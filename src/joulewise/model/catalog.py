@@ -8,16 +8,17 @@ with where they come from. What it is not: a place for code that differs between
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 
+from joulewise.core import input_files
 from joulewise.core.errors import BadSpec, ModelError
 from joulewise.core.knob import Choices, Space
 from joulewise.core.measurement import SensorTiming
+from joulewise.core.parsing import toml_tables
 from joulewise.model.physics import Chip, Heat
 
 T = TypeVar("T")
@@ -83,15 +84,11 @@ def load(name: str) -> GpuModel:
     """
     if name.endswith(".toml"):
         path = Path(name)
-        try:
-            text = path.read_text(encoding="utf-8")
-        except OSError as error:
-            raise BadSpec(f"cannot read GPU model {name}: {error.strerror}; check the path") from error
-        return parse(text, key=path.stem)
+        return parse(input_files.read_text(path), key=path.stem)
     wanted = _plain(name)
     for key in names():
         text = resources.files(__package__).joinpath("catalog_data", f"{key}.toml").read_text("utf-8")
-        head = tomllib.loads(text)
+        head = toml_tables(text)
         if wanted in {_plain(key), _plain(head["name"]), *map(_plain, head.get("aliases", []))}:
             return parse(text, key=key)
     raise BadSpec(f"no GPU model is called {name!r}; there are {', '.join(names())}, or give the path of a .toml file")
@@ -100,8 +97,8 @@ def load(name: str) -> GpuModel:
 def parse(text: str, *, key: str) -> GpuModel:
     """A model from the text of its file. Raises BadSpec with the first thing that is wrong."""
     try:
-        data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        data = toml_tables(text)
+    except ValueError as error:
         raise BadSpec(f"GPU model {key} is not TOML: {error}") from error
     try:
         knobs = data["knobs"]

@@ -17,6 +17,7 @@ from typing import Any
 
 from joulewise.core.errors import BadSpec, Unsupported
 from joulewise.core.knob import Setting
+from joulewise.core.parsing import json_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ class Learnt:
     def from_json(cls, text: str) -> Learnt:
         """What ``to_json`` wrote; BadSpec, naming the fault, for anything else."""
         try:
-            plain: dict[str, Any] = {**json.loads(text)}
+            plain: dict[str, Any] = {**json_value(text)}
             points = tuple(LearntPoint(**{**p, "setting": Setting(**p["setting"])}) for p in plain.pop("points", ()))
             card, load = (
                 {str(k): (float(v), float(s)) for k, (v, s) in plain.pop(kind, {}).items()} for kind in ("card", "load")

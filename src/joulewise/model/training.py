@@ -23,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
+from joulewise.core import input_files
 from joulewise.core.block import Block
 from joulewise.core.errors import BadSpec, ModelError
 from joulewise.core.knob import Choices, Setting, Space
@@ -92,10 +93,13 @@ def examples(folder: Path, *, gpu: str | None = None) -> tuple[list[Path], list[
     return used, found
 
 
+_HELP = "see 'joulewise model train --help'"
+
+
 def _series(path: Path) -> dict[str, list[_Row]]:
     """The rows of one file by series; nothing where it has no counters."""
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
+        with input_files.opened_text(path, way_out=_HELP) as file:
             reader = csv.DictReader(file)
             columns = [(column or "").strip() for column in reader.fieldnames or ()]
             ours = {_THEIRS.get(column, column) for column in columns}
@@ -105,8 +109,8 @@ def _series(path: Path) -> dict[str, list[_Row]]:
             for cells in reader:
                 name, row = _row(path, reader.line_num, cells)
                 series[name].append(row)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise BadSpec(f"cannot read {path}: {error}; see 'joulewise model train --help'") from error
+    except csv.Error as error:
+        raise BadSpec(f"{path} cannot be read: it is no CSV file ({error}); {_HELP}") from error
     return series
 
 

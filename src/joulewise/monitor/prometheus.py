@@ -9,7 +9,6 @@ or an opinion about what series mean (``device/dcgm``).
 from __future__ import annotations
 
 import http.client
-import json
 import math
 import re
 import socket
@@ -26,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulewise.core.errors import BadSpec, NoReading
+from joulewise.core.parsing import json_value
 from joulewise.core.timeline import TimeSource, WallTime
 
 Array = NDArray[Any]
@@ -223,7 +223,7 @@ class Prometheus:
             to = error.headers.get("Location", "elsewhere")
             return BadSpec(f"{self.url} points to {to}; a token is for one server alone, so give its address itself")
         try:
-            told = str(json.loads(error.read(1 << 20))["error"])
+            told = str(json_value(error.read(1 << 20))["error"])
         except (ValueError, TypeError, KeyError, OSError, http.client.HTTPException):
             told = ""
         said = told or f"it answers {error.code} {error.reason}"
@@ -273,7 +273,7 @@ def _joined(answers: Sequence[tuple[int, list[Series]]], count: int) -> list[Ser
 
 def _content(body: bytes, url: str) -> dict[str, Any]:
     try:
-        answer = json.loads(body)
+        answer = json_value(body)
         if answer["status"] != "success":
             raise NoReading(f"{url}: {answer.get('error', 'no success')}")
         _ = answer["data"]

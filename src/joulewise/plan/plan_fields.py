@@ -6,18 +6,16 @@ believed before it has been looked at.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from joulewise.core import input_files
 from joulewise.core.errors import BadSpec
 from joulewise.core.knob import KNOBS, Setting
+from joulewise.core.parsing import json_value
 from joulewise.plan.execution import Launch
-
-_LARGEST = 256 * 1024 * 1024
-"""Bytes of a file; a plan of 16 stages and 128 microbatches with 65 points has some two million."""
 
 
 class Fields:
@@ -104,12 +102,8 @@ def read(path: Path, *, format: str, versions: Sequence[int]) -> Fields:
     BadSpec, with the file's name.
     """
     try:
-        if path.stat().st_size > _LARGEST:
-            raise BadSpec(f"{path} has more than {_LARGEST >> 20} MiB; that is no {_word(format)}")
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as problem:
-        raise BadSpec(f"{path} cannot be read: {(problem.strerror or str(problem)).lower()}") from None
-    except (ValueError, RecursionError) as problem:
+        value = json_value(input_files.read_text(path))
+    except ValueError as problem:
         raise BadSpec(f"{path} is no {_word(format)}: it is not JSON, or cut short ({_short(problem)})") from None
     return known(value, f"{path}", format=format, versions=versions)
 

@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from joulewise.core import input_files
 from joulewise.core.errors import BadSpec
 from joulewise.core.frontier import Point
 from joulewise.core.knob import Setting
@@ -95,18 +96,15 @@ def options_from(rows: Iterable[Fields], version: int = 1) -> Iterator[tuple[int
 def table(path: Path) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
     """Columns and rows (line, column → text) of a CSV file. BadSpec where it is none."""
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
+        with input_files.opened_text(path) as file:
             reader = csv.DictReader(file)
             columns = [column.strip() for column in reader.fieldnames or ()]
             rows = [
                 (reader.line_num, {(name or "").strip(): (cell or "").strip() for name, cell in row.items() if name})
                 for row in reader
             ]
-    except (OSError, UnicodeDecodeError, csv.Error) as problem:
-        why = f"it is no CSV file ({problem})"
-        if isinstance(problem, OSError):
-            why = (problem.strerror or str(problem)).lower()
-        raise BadSpec(f"{path} cannot be read: {why}") from None
+    except csv.Error as problem:
+        raise BadSpec(f"{path} cannot be read: it is no CSV file ({problem})") from None
     return columns, rows
 
 

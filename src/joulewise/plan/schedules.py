@@ -22,6 +22,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from joulewise.core import input_files
 from joulewise.core.errors import BadSpec
 from joulewise.plan.actions import COMPUTES, SENDS, Action, parse
 from joulewise.plan.dag import BACKWARD, FORWARD, INPUT_GRAD, WEIGHT_GRAD, Dag, Edge, Operation
@@ -125,10 +126,10 @@ def read_actions(rows: Rows, *, name: str = "given", transfer_s: float = 0.0) ->
 def read_csv(path: Path, *, transfer_s: float = 0.0) -> Schedule:
     """A schedule from a CSV of torch.distributed.pipelining, compute_only or compute_comms: one row per rank."""
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with input_files.opened_text(path) as file:
             rows = list(csv.reader(file))
-    except (OSError, UnicodeDecodeError, csv.Error) as problem:
-        raise BadSpec(f"the schedule {path} cannot be read: {_why(problem)}") from None
+    except csv.Error as problem:
+        raise BadSpec(f"{path} cannot be read: it is no CSV file ({problem})") from None
     while rows and not any(cell.strip() for cell in rows[-1]):
         rows.pop()
     try:

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from joulewise.core.errors import BadSpec
-from joulewise.plan.trace_events import Event, TraceFile
+from joulewise.core.input_files import MIB, VARIABLE, limit
+from joulewise.plan.trace_events import MOST_BYTES, Event, TraceFile
 from joulewise.plan.trace_kinds import Kind, is_work, kind_of
 
 _US = 1e-6
@@ -25,6 +26,7 @@ _ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 _CALLS = ("cuda_runtime", "cuda_driver", "hip_runtime")
 _WAIT = ("stream", "correlation", "wait_on_stream", "wait_on_cuda_event_record_corr_id")
 _STEP = "ProfilerStep#"
+_BYTES_AN_EVENT = 256  # the profiler writes more of each; each takes 340 in memory, however little is written
 _COLLECTIVES = ("gloo:", "mpi:", "ucc:")
 _LEAST_BLOCK_S = 20e-6  # a synchronising call shorter than this found the GPU done: it waited for nothing
 
@@ -142,6 +144,8 @@ class _Seen:
     blocks: list[tuple[float, float]] = field(default_factory=list)
     waits: list[tuple[int, StreamWait]] = field(default_factory=list)
     waits_recorded: bool = False
+    kept: int = 0
+    """Events of which something is remembered."""
 
     def add(self, event: Event) -> None:
         if event.get("ph") != "X":
@@ -171,12 +175,21 @@ class _Seen:
                 self.marks.append((int(number), start, start + duration))
             elif category == "cpu_op" or name.startswith(_COLLECTIVES):
                 self.operators[event.get("tid")].append((start, start + duration, name))
+        else:
+            return
+        self.kept += 1
 
 
 def read(path: Path) -> Trace:
     """The trace in ``path``. BadSpec: it cannot be read, is truncated, is none, or shows nothing that ran."""
     file, seen = TraceFile(path), _Seen()
+    most = limit(MOST_BYTES) // _BYTES_AN_EVENT
     for event in file.events():
+        if seen.kept > most:
+            raise BadSpec(
+                f"{path} shows more than {most} kernels, calls and operators; record fewer steps, or set {VARIABLE} "
+                f"above {limit(MOST_BYTES) // MIB} to read it all"
+            )
         try:
             seen.add(event)
         except (KeyError, TypeError, ValueError) as error:

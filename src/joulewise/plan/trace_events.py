@@ -9,25 +9,25 @@ A file that ends too early, is no trace, or is damaged raises BadSpec, which say
 
 from __future__ import annotations
 
-import gzip
 import io
-import json
 import re
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
 from joulewise.core.errors import BadSpec
+from joulewise.core.input_files import MIB, opened
+from joulewise.core.parsing import json_value, json_value_at
 
 Event = dict[str, Any]
 
+MOST_BYTES = 1024 * MIB
+"""Of a trace, decompressed: some three million events."""
 _CHUNK = 1 << 20  # characters read at once: larger than any ordinary event, small against memory
 _LONGEST_EVENT = 1 << 23  # characters; an event with a long stack has some thousand
-_LONGEST_HEAD = 1 << 24  # of what comes before the events: device properties, process groups
+_LONGEST_HEAD = 1 << 24  # of what comes before or behind the events: device properties, process groups
 _LIST = re.compile(r'"traceEvents"\s*:\s*\[')
 _BETWEEN = re.compile(r"[\s,]*")
-_GZIP = b"\x1f\x8b"
 _ADVICE = "record it again, and wait until the profiler has written it"
 
 
@@ -37,20 +37,14 @@ class TraceFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.head: dict[str, Any] = {}
-        self._decoder = json.JSONDecoder()
 
     def events(self) -> Iterator[Event]:
         """Every event, in the file's order. Raises BadSpec where the file cannot be read to its end."""
-        try:
-            with self.path.open("rb") as raw:
-                packed = raw.peek(2)[:2] == _GZIP
-                stream: Any = gzip.GzipFile(fileobj=raw) if packed else raw
-                with io.TextIOWrapper(stream, encoding="utf-8", errors="replace") as text:
-                    yield from self._walk(text)
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise BadSpec(f"{self.path} is truncated or damaged: its gzip data end too early; {_ADVICE}") from error
-        except OSError as error:
-            raise BadSpec(f"cannot read {self.path}: {(error.strerror or str(error)).lower()}") from error
+        with (
+            opened(self.path, MOST_BYTES) as file,
+            io.TextIOWrapper(file, encoding="utf-8", errors="replace") as text,
+        ):
+            yield from self._walk(text)
 
     def _walk(self, text: IO[str]) -> Iterator[Event]:
         buffer = self._open(text)
@@ -61,10 +55,10 @@ class TraceFile:
                 buffer, at = self._more(text, buffer[at:], count), 0
                 continue
             if buffer[at] == "]":
-                self._close(buffer[at + 1 :] + text.read())
+                self._close(buffer[at + 1 :], text)
                 return
             try:
-                event, at = self._decoder.raw_decode(buffer, at)
+                event, at = json_value_at(buffer, at)
             except ValueError as error:
                 if len(buffer) - at > _LONGEST_EVENT:
                     raise BadSpec(f"{self.path} is damaged: event {count + 1} is no JSON ({error})") from error
@@ -93,7 +87,11 @@ class TraceFile:
         self._learn(buffer[: found.start()].rstrip().rstrip(",") + "}")
         return buffer[found.end() :]
 
-    def _close(self, rest: str) -> None:
+    def _close(self, rest: str, text: IO[str]) -> None:
+        while len(rest) <= _LONGEST_HEAD and (more := text.read(_CHUNK)):
+            rest += more
+        if len(rest) > _LONGEST_HEAD:
+            raise BadSpec(f"{self.path} has more than {_LONGEST_HEAD >> 20} MiB behind its events; {_ADVICE}")
         rest = rest.strip().lstrip(",")
         if rest and rest != "}":
             self._learn("{" + rest)
@@ -101,7 +99,7 @@ class TraceFile:
     def _learn(self, text: str) -> None:
         """What the file says besides its events; a part that cannot be understood is done without."""
         try:
-            said = json.loads(text)
+            said = json_value(text)
         except ValueError:
             return
         if isinstance(said, dict):

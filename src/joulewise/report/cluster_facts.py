@@ -9,7 +9,6 @@ them, each fitted by a line over the stretch. What it is not: a page (``cluster_
 from __future__ import annotations
 
 import csv
-import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,9 +19,11 @@ from joulewise.cluster.limits import Limits
 from joulewise.cluster.response import Response, response, smoothed
 from joulewise.cluster.scheduler_status import JobStatus, Status
 from joulewise.cluster.state import Way
+from joulewise.core import input_files
 from joulewise.core.errors import BadSpec
 from joulewise.core.event import Aimed, Event, Limited
 from joulewise.core.knob import SM_MHZ, Setting
+from joulewise.core.parsing import json_value
 from joulewise.core.plain import built
 
 Series = list[tuple[float, float]]
@@ -151,7 +152,7 @@ def read_watched(path: Path) -> list[Status]:
     found = []
     for number, line in enumerate(_lines(path), 1):
         try:
-            found.append(built(Status, json.loads(line)))
+            found.append(built(Status, json_value(line)))
         except (ValueError, BadSpec) as fault:
             raise BadSpec(f"{path}, line {number} is no status of a cluster ({str(fault)[:80]})") from None
     return [found[0], *(after for before, after in pairwise(found) if after.time_s > before.time_s)] if found else []
@@ -183,11 +184,7 @@ def read_accounts(path: Path) -> dict[str, float]:
 
 
 def _lines(path: Path) -> list[str]:
-    try:
-        return [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as fault:
-        why = (fault.strerror or str(fault)).lower() if isinstance(fault, OSError) else "no text"
-        raise BadSpec(f"{path} cannot be read: {why}") from None
+    return [line for line in input_files.read_text(path).splitlines() if line.strip()]
 
 
 # Stretches.

@@ -12,6 +12,7 @@ import re
 from html import escape
 from typing import Any
 
+from joulewise.core.parsing import json_value
 from joulewise.core.units import format_duration, format_energy, format_percent
 from joulewise.core.version import VERSION
 from joulewise.report import beside as spent
@@ -81,7 +82,7 @@ def carried(html: str) -> dict[str, Any]:
     found = _FACTS.search(html)
     if found is None:
         raise ValueError("no facts of joulewise in it")
-    facts = json.loads(found[1])
+    facts = json_value(found[1])
     if not isinstance(facts, dict) or not isinstance(facts.get("run"), str) or not isinstance(facts.get("claim"), dict):
         raise ValueError("its facts name no run and no claim")
     return facts

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from joulewise.core.errors import JoulewiseError, NotKept
+from joulewise.core.parsing import json_value
 from joulewise.core.plain import plain
 from joulewise.report.run_summary import RunSummary, State, recalled, state_of, summary, words_of
 from joulewise.report.story import Story
@@ -341,7 +342,7 @@ def _damaged(told: RunSummary, error: Exception) -> RunSummary:
 def _read(rows: list[tuple[Any, ...]], now_s: float) -> Iterator[RunSummary]:
     for (text,) in rows:
         try:
-            yield recalled(json.loads(text), now_s)
+            yield recalled(json_value(text), now_s)
         except (ValueError, TypeError, KeyError):  # one damaged row hides no other; the next version makes it anew
             continue
 

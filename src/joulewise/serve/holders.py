@@ -7,7 +7,6 @@ said. What it is not: a lease, or anything that sets.
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from collections import Counter
@@ -17,6 +16,7 @@ from typing import Any, Final
 
 from joulewise.core.errors import JoulewiseError
 from joulewise.core.knob import MEMORY_MHZ, POWER_LIMIT_W, SM_MHZ
+from joulewise.core.parsing import json_value
 from joulewise.device.remote_client import DaemonClient
 
 AUDIT: Final = Path("/var/log/joulewise/audit.jsonl")
@@ -115,7 +115,7 @@ class Writes:
 def _acts(line: bytes) -> list[tuple[str, str]]:
     """The writes that one line of the log tells of; none where it tells of something else, or makes no sense."""
     try:
-        act = json.loads(line)
+        act = json_value(line)
         op, result = act["op"], str(act["result"])
     except (ValueError, KeyError, TypeError):
         return []

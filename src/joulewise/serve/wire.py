@@ -16,6 +16,7 @@ import urllib.request
 from typing import Any
 
 from joulewise.core.errors import BadSpec, NotKept
+from joulewise.core.parsing import json_value
 from joulewise.core.timeline import TimeSource, WallTime
 
 TIMEOUT_S = 10.0
@@ -105,13 +106,13 @@ class Wire:
         if not text:
             return None
         try:
-            return json.loads(text)
+            return json_value(text)
         except ValueError as error:
             raise BadSpec(f"{self.url} answers, but not as joulewise does; is the address right?") from error
 
     def _refusal(self, error: urllib.error.HTTPError) -> BadSpec | NotKept:
         try:
-            message = str(json.loads(error.read(_MOST_BYTES))["message"])
+            message = str(json_value(error.read(_MOST_BYTES))["message"])
         except (ValueError, TypeError, KeyError, OSError, http.client.HTTPException):
             message = f"{error.code} {error.reason}"
         kind = NotKept if error.code in _PASSING else BadSpec

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from joulewise.core.errors import NotKept
+from joulewise.core.parsing import json_value
 from joulewise.store.bounded import BoundedCalls
 from joulewise.store.database import Database
 
@@ -130,7 +131,7 @@ class Memory:
 def _payload(text: object) -> dict[str, Any] | None:
     """A payload as it was kept; None for anything else."""
     try:
-        payload = json.loads(text) if isinstance(text, str) else None
+        payload = json_value(text) if isinstance(text, str) else None
     except ValueError:
         return None
     return payload if isinstance(payload, dict) else None

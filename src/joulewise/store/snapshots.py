@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 from joulewise.core.errors import NotKept
+from joulewise.core.parsing import json_value
 from joulewise.store.tables import Tables
 
 # Only with the event it was made after: a stream that was deleted and begun anew has another past.
@@ -44,7 +45,7 @@ class Snapshots:
         try:
             rows = self._tables.select(_LOAD, {"stream": stream, "version": version})
             for last_id, text in rows:
-                state = json.loads(text)
+                state = json_value(text)
                 return (last_id, state) if isinstance(state, dict) else None
         except (NotKept, ValueError):
             return None

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from joulewise.core.block import Role, Rung
 from joulewise.core.event import Began, Decided, Event, Seen, Shifted
+from joulewise.core.parsing import json_value
 from joulewise.core.timeline import TimeSource
 from joulewise.model.learnt import LoadPrior
 from joulewise.store.journal import Journal, MemoryJournal
@@ -71,7 +72,7 @@ class Record:
         for event in self.past:
             if isinstance(event, Shifted) and (event.what, event.phase) == (COUNTERS, phase):
                 with contextlib.suppress(ValueError, TypeError, KeyError):
-                    told = json.loads(event.says)
+                    told = json_value(event.says)
                     return LoadPrior(dict(told["mean"]), dict(told["spread"]), str(told["says"]))
         return None
 

@@ -19,9 +19,12 @@ from typing import Any
 
 from joulewise.core.errors import BadSpec
 from joulewise.core.event import Asked, Event, Expired, Progressed, Told, from_json, to_json
+from joulewise.core.parsing import decompressed, json_value
 
 _BLOCK = 100
 """Trials in a sealed block: opened in some milliseconds, and few blocks of many trials."""
+_MOST_BYTES = 1 << 26
+"""Of a sealed block's text: a record has some hundred characters, and notes of some thousand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +183,7 @@ def _check(blocks: Sequence[str]) -> int:
 
 
 def _opened(block: str) -> dict[int, TrialRecord]:
-    return _records(json.loads(zlib.decompress(base64.b64decode(block))))
+    return _records(json_value(decompressed(base64.b64decode(block), _MOST_BYTES)))
 
 
 def _row(record: TrialRecord) -> list[str | float | None]:

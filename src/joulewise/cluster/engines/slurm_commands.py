@@ -8,7 +8,6 @@ What it is not: a reader of what they print when all is well (``slurm_text``).
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -17,6 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from joulewise.core.errors import BadSpec, EngineLost, MissingPart
+from joulewise.core.parsing import json_value
 
 TESTED = (22, 5)
 """The version that all this was run with. Older ones have no JSON that we know; newer ones are taken with a note."""
@@ -86,7 +86,7 @@ class SlurmCommands:
         """
         text = self.run(*words, "--json")
         try:
-            answer = json.loads(text)
+            answer = json_value(text)
         except ValueError:
             raise EngineLost(
                 f"'{' '.join(words)} --json' printed no JSON ({text[:60]!r}…); its plugins may be missing "
