@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from joulewise.core.errors import BadSpec
-from joulewise.plan.dag import Edge, Operation
 from joulewise.plan.actions import OVERLAP, Action
+from joulewise.plan.dag import Edge, Operation
 from joulewise.plan.schedules import from_schedule, read_actions, read_csv
 from joulewise.plan.schedules_named import named
 

@@ -64,7 +64,7 @@ def parse(entry: object) -> Action | None:
         return None
     action = _parsed(text)
     if getattr(entry, "is_compute_op", False) and not action.computes:
-        raise BadSpec(f"{text[:40]!r} is a computation that cannot be planned; those that can are {', '.join(COMPUTES)}")
+        raise BadSpec(f"{text[:40]!r} is a computation that cannot be planned; {', '.join(COMPUTES)} can be")
     return action
 
 

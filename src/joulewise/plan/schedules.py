@@ -7,9 +7,9 @@ which rank is seen in the lists, so V-shaped schedules need no word more than ot
 
 The rules of order: a rank does its list from left to right; the forward of a stage follows the forward of the stage
 before it, the gradient of a stage that of the stage after it. What leaves a rank does so at the end of its action (an
-overlap ends as one), or where its SEND stands; a transfer between ranks may take ``transfer_s``. Unsharding, resharding,
-reducing gradients and waiting for a SEND are not planned: they are no operations here. Nor is an action with a word that
-is not known: torch adds some with each version, and ``unknown`` lists them for whoever tells the user.
+overlap ends as one), or where its SEND stands; a transfer between ranks may take ``transfer_s``. Unsharding,
+resharding, reducing gradients and waiting for a SEND are not planned: they are no operations here. Nor is an action
+with a word that is not known: torch adds some with each version, and ``unknown`` lists them for the user.
 
 Ranks that work in lockstep, tensor- or data-parallel, are one rank here: see ``gpus_per_rank`` in ``plan.profile``.
 """
