@@ -12,28 +12,28 @@ import secrets
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from joulewise.cli.gpus import OpenGpus
-from joulewise.cli.keeping import NOT_KEPT, new_name
 from joulewise.cli.objectives import Wanted
 from joulewise.cli.usage import counted_outside, left_behind, no_rights, uses, why_never, why_not_told
-from joulewise.core.errors import BadSpec, JoulewiseError, LeaseLost, NotKept
+from joulewise.core.errors import JoulewiseError, LeaseLost, NotKept
 from joulewise.core.knob import DEFAULT
 from joulewise.core.secrecy import masked
 from joulewise.device.gpu import Gpu
 from joulewise.device.lease import Lease, Restored
+from joulewise.report.keeping import NOT_KEPT, began_facts, new_name, tuners_journal
 from joulewise.report.words import LOST, plainly
+from joulewise.store import recurring
 from joulewise.store.database import Database
 from joulewise.store.journal import Journal, MemoryJournal
 from joulewise.store.store import Store
 
 if TYPE_CHECKING:
-    from joulewise.cli.meter import Meter
     from joulewise.cli.tuned import TuneResult
+    from joulewise.report.meter import Meter
     from joulewise.store.memory import Memory
     from joulewise.tune.online import Online
     from joulewise.tune.status import Status, Summary
@@ -212,7 +212,6 @@ class Tuning:
         return []
 
     def _tune(self, gpus: list[Gpu]) -> None:
-        from joulewise.cli import recurring
         from joulewise.monitor.sampler import Sampler
         from joulewise.monitor.steps import StepFeed
         from joulewise.tune.online import build
@@ -240,12 +239,7 @@ class Tuning:
             run=self.run,
             facts={
                 **self._wanted.facts(),
-                **recurring.whereabouts(),
-                "command": list(self._command),
-                "wanted": self._wanted.says(),
-                "started": datetime.now(UTC).isoformat(timespec="seconds"),
-                "simulated": self._found.simulated,
-                "virtual": self._found.virtual,
+                **began_facts(self._command, self._found, wanted=self._wanted.says()),
                 **self._facts,
             },
             dry_run=self._dry_run,
@@ -258,27 +252,18 @@ class Tuning:
 
     def _open_journal(self, fingerprint: str, uuids: list[str]) -> None:
         """A journal on disk: that of the same work if it was killed, else a new one. In memory for a dry run."""
-        from joulewise.cli import recurring
-        from joulewise.store import views
-
         if self._store is None or self._dry_run:
             return
         try:
-            before = views.runs(self._store.tables, most=50)
-            killed = recurring.interrupted(before, fingerprint, uuids, self._wanted.says())
-            if killed is not None:
-                journal = self._store.journal(killed.name)
-                list(journal.read())  # one that cannot be read cannot be gone on with
-                self.run, self._seed = killed.name, int(killed.facts.get("seed", self._seed))
-                self._notes.append(f"goes on with run {killed.name}, which was interrupted")
+            opened = tuners_journal(self._store, self.run, fingerprint, uuids, self._wanted.says(), self._seed)
         except NotKept as error:  # damaged, or a newer version's: the job is tuned all the same
             self._store = None
             self._notes.append(f"{NOT_KEPT}: {error}")
             return
-        except (BadSpec, TypeError, ValueError) as error:
-            _log.debug("the run that was interrupted: %s", error)
-        self._journal = self._store.journal(self.run)
-        self.journalled = self.run
+        if opened.seed is not None:
+            self._seed = opened.seed
+            self._notes.append(opened.says)
+        self._journal, self.run, self.journalled = opened.journal, opened.run, opened.run
 
     def _take(self) -> Lease:
         """A lease on the GPUs that are used; the tuner asks again for a while if it is refused."""

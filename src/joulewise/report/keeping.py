@@ -1,40 +1,80 @@
-"""A measured command in the store: that it began, power and clocks meanwhile, what it used in the end.
+"""A measured run in the store: that it began, power and clocks meanwhile, what it used in the end.
 
-What stands behind ``joulewise run`` unless ``--no-keep``, and behind each trial of ``joulewise recur run``. All of it
-happens beside the command, on a thread, so that a slow disk or a server that is away never makes it wait; what cannot
-be written waits in memory, bounded, and one line says so at the end. A tuned run has a journal of its tuner's, sealed
-at its end: its readings go under that name, and what the whole command used beside it (``store.views``).
+What stands behind ``joulewise run`` unless ``--no-keep``, behind each trial of ``joulewise recur run``, and behind
+``frameworks.torch.tuning``. All of it happens beside the job, on a thread, so that a slow disk or a server that is away
+never makes it wait; what cannot be written waits in memory, bounded, and one line says so at the end. A tuned run has a
+journal of its tuner's (``tuners_journal``), sealed at its end: its readings go under that name, and what the whole job
+used beside it (``store.views``).
 """
 
 from __future__ import annotations
 
+import logging
+import math
 import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
-from joulewise.core.errors import JoulewiseError, NotKept
+from joulewise.core.errors import BadSpec, JoulewiseError, NotKept
 from joulewise.core.event import Began, Event, Finished
+from joulewise.core.measurement import Measurement
 from joulewise.core.secrecy import masked
+from joulewise.device.gpu import Gpu
+from joulewise.report.meter import GpuResult, Meter, together
+from joulewise.store import recurring, views
 from joulewise.store.journal import Journal
 from joulewise.store.kept import KeptJournal
 from joulewise.store.store import Store
 from joulewise.store.thinned import Thinned
 from joulewise.store.views import measured_stream
 
-if TYPE_CHECKING:
-    from joulewise.cli.gpus import OpenGpus
-    from joulewise.cli.meter import Meter
-    from joulewise.cli.summary import Result
-    from joulewise.cli.tuning import Tuning
+_log = logging.getLogger("joulewise")
 
 NOT_KEPT: Final = "this run is not kept"
 _PERIOD_S: Final = 10.0
 """Between two writes, in wall time: what a look at a running command lags behind, and what a kill costs."""
 _PATIENCE_S: Final = 5.0
 """How long the end is waited for: the command's exit code must not hang on a store."""
+
+
+_LOOKED_AT: Final = 50
+"""How many runs back one that was interrupted is looked for."""
+
+
+class Gpus(Protocol):
+    """The GPUs of a run; ``cli.gpus.OpenGpus`` is one."""
+
+    @property
+    def gpus(self) -> Sequence[Gpu]:
+        """All of them; maybe none."""
+        ...
+
+    @property
+    def simulated(self) -> bool:
+        """Whether we started the simulator."""
+        ...
+
+    @property
+    def virtual(self) -> bool:
+        """Whether what they use was never spent."""
+        ...
+
+
+class Tuned(Protocol):
+    """What tunes a run; ``cli.tuning.Tuning`` is one."""
+
+    @property
+    def run(self) -> str:
+        """The run's name."""
+        ...
+
+    @property
+    def journalled(self) -> str | None:
+        """The name of its journal in the store, which may be that of a run that is gone on with; None: none yet."""
+        ...
 
 
 def new_name() -> str:
@@ -53,10 +93,13 @@ def opened(database: str | None = None) -> tuple[Store | None, str | None]:
         return None, f"{NOT_KEPT}: {error}"
 
 
-def facts_of(command: Sequence[str], found: OpenGpus, **more: Any) -> dict[str, Any]:
+def facts_of(command: Sequence[str], found: Gpus, **more: Any) -> dict[str, Any]:
     """The facts of a run that is measured and not tuned; ``more`` are plain values."""
-    from joulewise.cli import recurring
+    return {**began_facts(command, found), "tuned": False, **more}
 
+
+def began_facts(command: Sequence[str], found: Gpus, **more: Any) -> dict[str, Any]:
+    """The facts of any run, as its first event has them: what runs, where, since when and on which GPUs."""
     infos = [gpu.info for gpu in found.gpus]
     return {
         **recurring.whereabouts(),
@@ -67,35 +110,103 @@ def facts_of(command: Sequence[str], found: OpenGpus, **more: Any) -> dict[str, 
         "simulated": found.simulated,
         # A recording is read again, nothing is spent again.
         "virtual": found.virtual or any(info.backend == "replay" for info in infos),
-        "tuned": False,
         **more,
     }
 
 
-def of_run(store: Store, found: OpenGpus, meter: Meter, began: Began, tuning: Tuning | None) -> Keeping:
-    """What keeps a command that ``meter`` measures, not begun; ``began`` as it is, but for the name."""
+def of_run(
+    store: Store,
+    found: Gpus,
+    meter: Meter,
+    began: Began,
+    tuning: Tuned | None,
+    keep_up: Callable[[], object] | None = None,
+) -> Keeping:
+    """What keeps a job that ``meter`` measures, not begun; ``began`` as it is, but for the name. ``keep_up`` is called
+    every ten seconds, where nobody else can (``Meter.keep_up``)."""
     assert meter.thinned is not None, "the meter must make samples ready"
     named = replace(began, run=tuning.run if tuning is not None else new_name())
     tuned = None if tuning is None else lambda: tuning.journalled
-    return Keeping(store, [gpu.info.uuid for gpu in found.gpus], meter.thinned, named, tuned)
+    return Keeping(store, [gpu.info.uuid for gpu in found.gpus], meter.thinned, named, tuned, keep_up)
 
 
-def ended(kept: Keeping, result: Result, now_s: float, why: str | None = None, **instead: Any) -> str | None:
-    """Keep what was measured; None, or why that could not be, in one line.
-
-    ``why`` says how it ended, where whoever ran it knows better than its exit code; ``instead`` are measured facts that
-    are known better, too.
+def measured(
+    parts: Sequence[GpuResult], *, duration_s: float, host_j: float | None, exit_code: int | None
+) -> dict[str, Any]:
+    """What the store keeps of what was measured: ``energy_j`` and ``energy_error_j`` (sampling only) of all GPUs
+    together, ``gain_error``, ``source``, ``duration_s``, ``outcome``, ``exit_code``, ``host_energy_j``; then each GPU.
     """
-    from joulewise.cli.summary import measured
-    from joulewise.report.outcome import advised
+    gpus = [
+        {"uuid": gpu.info.uuid, "name": gpu.info.name, **_kept(gpu.measurement), "reason": gpu.reason} for gpu in parts
+    ]
+    ended = {"duration_s": duration_s, "exit_code": exit_code, "host_energy_j": host_j}
+    return {**_kept(together(parts)), **ended, "gpus": gpus}
 
-    if why is None:
-        why = "ended" if result.exit_code == 0 else f"ended with exit code {result.exit_code}"
-    tuned = result.tuned
-    facts = {} if tuned is None or tuned.untuned is None else {"untuned": tuned.untuned}
-    if tuned is not None and tuned.advice is not None:
-        facts["advised"] = advised(tuned.advice)
-    return kept.end(now_s, why, {**measured(result), **instead}, **facts)
+
+def _kept(part: Measurement[Any] | None) -> dict[str, Any]:
+    told = measurement_json(part, None)
+    kept = {name: told[name] for name in ("energy_j", "gain_error", "duration_s", "source", "outcome")}
+    return {**kept, "energy_error_j": told["error_j"]}
+
+
+def measurement_json(measured: Measurement[Any] | None, reason: str | None) -> dict[str, Any]:
+    """A measurement as plain values, every number in the unit that its key ends in; null for what nobody knows."""
+    if measured is None:
+        keys = ("duration_s", "energy_j", "error_j", "gain_error", "total_error_j", "power_w", "source", "outcome")
+        return {**dict.fromkeys(keys), "notes": [], "reason": reason}
+    return {
+        "duration_s": measured.duration_s,
+        "energy_j": measured.energy_j,
+        "error_j": _finite(measured.error_j),
+        "gain_error": measured.gain_error,
+        "total_error_j": _finite(measured.total_error_j),
+        "power_w": _finite(measured.power_w),
+        "source": measured.source.value,
+        "outcome": measured.outcome.value,
+        "notes": list(measured.notes),
+        "reason": reason,
+    }
+
+
+def _finite(number: float) -> float | None:
+    """JSON has no infinity; an unknown is null."""
+    return number if math.isfinite(number) else None
+
+
+@dataclass(frozen=True, slots=True)
+class TunersJournal:
+    """Where a tuner writes what it decides and sees."""
+
+    journal: Journal
+    run: str
+    """Its name in the store."""
+    seed: int | None = None
+    """Of the run that is gone on with; None for a new one."""
+
+    @property
+    def says(self) -> str:
+        """That a run is gone on with, in words; empty for a new one."""
+        return f"goes on with run {self.run}, which was interrupted" if self.seed is not None else ""
+
+
+def tuners_journal(
+    store: Store, run: str, fingerprint: str, uuids: Sequence[str], wanted: str, seed: int
+) -> TunersJournal:
+    """The journal of the same work if it was killed on this boot of this machine, else a new one called ``run``.
+
+    ``wanted`` is the objective in words; ``seed`` that of an interrupted run which has none. NotKept where the store
+    cannot be read: damaged, or a newer version's.
+    """
+    try:
+        before = views.runs(store.tables, most=_LOOKED_AT)
+        killed = recurring.interrupted(before, fingerprint, uuids, wanted)
+        if killed is not None:
+            journal = store.journal(killed.name)
+            list(journal.read())  # one that cannot be read cannot be gone on with
+            return TunersJournal(journal, killed.name, int(killed.facts.get("seed", seed)))
+    except (BadSpec, TypeError, ValueError) as error:
+        _log.debug("the run that was interrupted: %s", error)
+    return TunersJournal(store.journal(run), run)
 
 
 class Keeping:
@@ -112,8 +223,10 @@ class Keeping:
         thinned: Thinned,
         began: Began,
         tuned: Callable[[], str | None] | None = None,
+        keep_up: Callable[[], object] | None = None,
     ) -> None:
         self._store, self._uuids, self._thinned, self._began, self._tuned = store, tuple(uuids), thinned, began, tuned
+        self._keep_up = keep_up
         self._readings = store.readings()
         self._stream = ""
         self._journal: Journal | None = None
@@ -150,6 +263,8 @@ class Keeping:
             if self._tuned is None:
                 self._append(self._began.run, self._began)
             while not self._ended.wait(_PERIOD_S):
+                if self._keep_up is not None:
+                    self._keep_up()
                 self._write()
             self._write()
             self._finish()
