@@ -125,8 +125,9 @@ def _traces(options: argparse.Namespace, pool: ProcessPoolExecutor, decisions: T
 
 
 def _others(truth: Truth, known: Iterable[Truth]) -> Iterator[Truth]:
-    """The same workload on other GPUs."""
-    return (other for other in known if other.workload == truth.workload and other.gpu != truth.gpu)
+    """The same workload on other GPUs, where these share a batch size."""
+    others = (other for other in known if other.workload == truth.workload and other.gpu != truth.gpu)
+    return (other for other in others if set(other.sizes) & set(truth.sizes))
 
 
 def _spread(pool: ProcessPoolExecutor) -> Spread:

@@ -89,10 +89,13 @@ class Truth:
         return Recurring(self.workload, self.sizes, self.default, self.max_epochs, "target", objective)
 
     def only(self, sizes: Iterable[int]) -> Truth:
-        """The same with fewer batch sizes."""
+        """The same with fewer batch sizes, of which there must be one. Where the default is not among them, the largest
+        size that is not above it serves, or else the smallest."""
         kept = set(sizes)
+        left = [size for size in self.sizes if size in kept]
         return replace(
             self,
+            default=max((size for size in left if size <= self.default), default=left[0]),
             epochs={size: self.epochs[size] for size in self.sizes if size in kept},
             profiles={size: self.profiles[size] for size in self.sizes if size in kept},
         )

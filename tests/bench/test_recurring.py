@@ -151,6 +151,26 @@ def test_a_series_is_a_function_of_its_seed(kind: str) -> None:
     assert one != other
 
 
+def test_a_job_goes_over_to_a_gpu_that_lacks_its_default_with_the_largest_size_not_above_that() -> None:
+    one = _truth(gpu="one", workload="w", default=64)
+    points = one.profiles[32]
+    large = dataclasses.replace(
+        one, default=256, epochs={64: (2,), 128: (3,), 256: (3,)}, profiles=dict.fromkeys((64, 128, 256), points)
+    )
+    small = dataclasses.replace(
+        large, gpu="two", default=128, epochs={64: (2,), 128: (3,)}, profiles=dict.fromkeys((64, 128), points)
+    )
+    for truth, source in ((large, small), (small, large)):
+        series = Series("transfer", truth, source)
+        assert series.scored.default == 128
+        (told,) = play_series((series, range(1, 2)))
+        assert told.played is not None
+        assert {each.batch_size for each in told.played.tries} <= {64, 128}
+    assert large.only([256, 64]).default == 256
+    assert large.only([64]).default == 64
+    assert dataclasses.replace(large, default=64).only([128, 256]).default == 128  # none is as small
+
+
 def test_overlapping_runs_are_asked_for_before_the_first_is_told() -> None:
     truth = random_job(0)
     alone = play(truth, policy("zeus", truth, 1), 1, recurrences=30)

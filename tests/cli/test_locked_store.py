@@ -13,9 +13,9 @@ import pytest
 
 from joulewise.cli import tuning
 from joulewise.cli.gpus import OpenGpus
-from joulewise.cli.keeping import END_WAIT_S, SAVE_WAIT_S
 from joulewise.cli.objectives import Wanted
 from joulewise.core.measurement import Outcome
+from joulewise.report.keeping import END_WAIT_S, SAVE_WAIT_S
 from joulewise.report.summaries import State, Summaries
 from joulewise.store import Database, SqliteStore, open_store, views
 from joulewise.tune.desk import Desk

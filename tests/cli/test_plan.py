@@ -230,6 +230,17 @@ def test_stages_that_a_schedule_leaves_out_are_said(
     assert "order.csv has 2 stages and" in capsys.readouterr().err
 
 
+def test_actions_of_a_newer_torch_are_passed_over_with_one_line(
+    profile: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    order = tmp_path / "order.csv"
+    order.write_text("0F0,0WAIT_SEND_F0,0F1,0PREFETCH,0B0,0B1,0NEW_WAIT1\n1F0,1B0,1F1,1B1,1PREFETCH\n")
+    assert called("solve", profile, "--schedule", order, "--blocking-w", 80) == 0
+    told = [line for line in capsys.readouterr().err.splitlines() if "passed over" in line]
+    assert len(told) == 1
+    assert "order.csv has actions that are not known here (PREFETCH, NEW_WAIT)" in told[0]
+
+
 def test_a_plan_that_was_edited_or_is_of_another_version_is_refused(
     plan: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -72,6 +72,9 @@ def test_a_command_without_a_pipeline_leaves_nothing_and_is_told(tmp_path: Path,
 def test_the_commands_own_exit_code_is_kept(tmp_path: Path, environ: dict[str, str]) -> None:
     done = joulewise("plan", "profile", "--", sys.executable, "-c", "exit(7)", cwd=tmp_path, environ=environ)
     assert done.returncode == 7
+    assert done.stderr == (
+        "joulewise: nothing was measured: the command ended with exit code 7 before it was measured\n"
+    )
     gone = joulewise("plan", "profile", "--", "no-such-command", cwd=tmp_path, environ=environ)
     assert gone.returncode == 127
     assert "command not found" in gone.stderr

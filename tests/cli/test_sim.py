@@ -144,5 +144,10 @@ def test_a_killed_simulator_without_a_command_is_one_line_and_1():
 def test_a_command_that_cannot_be_coupled_is_told_so():
     done = sim("--couple", "torch", "--", sys.executable, "-I", "-c", "pass")
     assert done.returncode == 0
-    assert "no optimiser step was coupled" in done.stderr
+    assert "no optimiser step was coupled; if the command took some, its Python does not read PYTHONPATH" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_a_command_that_fails_has_the_last_word():
+    done = sim("--couple", "torch", "--", sys.executable, "-c", "raise SystemExit('no data')")
+    assert (done.returncode, done.stderr) == (1, "no data\n")

@@ -4,12 +4,13 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from joulewise.cli.summary import GpuResult, HostResult, Result, SetResult, as_json, ending, headline, show
+from joulewise.cli.summary import Result, SetResult, as_json, ending, headline, show
 from joulewise.core.knob import DEFAULT, Setting
 from joulewise.core.measurement import Measurement, Outcome, Reading, Source
 from joulewise.device.gpu import GpuInfo
 from joulewise.device.lease import Ending, Restored
 from joulewise.report.history import Series
+from joulewise.report.meter import GpuResult, HostResult
 
 
 def gpu(index: int, *, name: str = "NVIDIA H200", notes: tuple[str, ...] = (), reason: str | None = None) -> GpuResult:

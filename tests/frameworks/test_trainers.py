@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +15,9 @@ from joulewise.device import couple_torch, node, nvml_library
 from joulewise.frameworks import inject
 from joulewise.model import workloads
 from joulewise.monitor.steps import StepFeed
+from joulewise.store import open_store, views
 from tests.frameworks.conftest import Client
+from tests.frameworks.installed import python_path
 
 pytestmark = pytest.mark.slow
 SOURCES = Path(inject.__file__).parents[2]
@@ -95,3 +98,27 @@ def test_a_lightning_trainer(running: node.RunningNode, client: Client, tmp_path
         check_durations(steps_of(marks))
     assert named(told, MarkKind.HELLO) == ["lightning"]
     assert named(untold, MarkKind.HELLO) == ["torch"]
+
+
+@pytest.mark.parametrize("trainer", ["huggingface", "lightning"])
+def test_a_training_that_raises_gives_its_setting_back_while_the_process_lives_on(
+    trainer: str, client: Client, tmp_path: Path
+) -> None:
+    site = tmp_path / "site"
+    site.mkdir()
+    with node.spawn("sim:h200", speed=20.0) as own:
+        database = tmp_path / "runs.db"
+        environ = {
+            **own.environment(),
+            "PYTHONPATH": python_path(site),
+            "JOULEWISE_HOME": str(tmp_path / "home"),
+            "JOULEWISE_DATABASE": str(database),
+        }
+        said = client("trainer_fails.py", trainer, environ=environ, cwd=tmp_path).splitlines()
+    setting, free_s = json.loads(said[-1])
+    assert setting
+    assert free_s < 10.0  # half a second of looking, and the end of the tuner
+    (run,) = views.runs(open_store(database).tables)
+    assert run.finished is not None
+    assert run.measured is not None
+    assert run.measured["outcome"] == "failed"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import textwrap
@@ -15,7 +16,7 @@ import joulewise
 from joulewise import native
 from joulewise.core.block import Rung
 from joulewise.core.errors import LeaseLost, NotKept
-from joulewise.core.event import Began, Event
+from joulewise.core.event import Began, Decided, Event
 from joulewise.core.marks import ENVIRONMENT
 from joulewise.device import discover, node
 from joulewise.device.lease import Lease
@@ -24,8 +25,10 @@ from joulewise.frameworks.torch import Job, _Holder, _reason, tuning
 from joulewise.report.claim import Claim
 from joulewise.report.story import Story
 from joulewise.report.summaries import Summaries
-from joulewise.store import open_store
+from joulewise.store import Database, open_store, views
 from joulewise.store.journal import MemoryJournal
+from joulewise.store.memory import Memory
+from joulewise.store.recurring import workload
 from joulewise.tune.status import Advice, Summary
 from tests.cli import made_up
 
@@ -140,6 +143,64 @@ def test_what_a_virtual_gpu_saves_is_told_from_what_was_spent(tmp_path: Path, mo
     assert [event.facts["simulated"] for event in told] == [False, True]
     assert ["train.py", "--api-key", "***"] in [event.facts["command"] for event in told]
     assert Summaries(store).totals(virtual=False).runs == 0
+
+
+LOOP = """
+    from joulewise.device.work import work
+    from joulewise.frameworks.torch import tuning
+
+    with tuning(max_slowdown=0.05, seed=1) as job:
+        for _ in range(450):  # minutes of the virtual GPU: long enough to set something
+            work("transformer")
+            job.step()
+    print(job.says)
+"""
+
+
+@pytest.mark.slow
+def test_a_run_is_kept_as_the_command_keeps_one_and_the_next_starts_from_what_it_learnt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = tmp_path / "runs.db"
+    monkeypatch.setenv("JOULEWISE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("JOULEWISE_DATABASE", str(database))
+    try:
+        native.library_path()
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+    command = [sys.executable, "-c", textwrap.dedent(LOOP)]
+    with node.spawn("sim:h200", speed=20.0) as running:
+        for environ in (running.environment(), running.environment()):
+            done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120)
+            assert (done.returncode, done.stderr) == (0, "")
+    store = open_store(database)
+    second, first = views.runs(store.tables)
+    for run in (first, second):
+        assert re.fullmatch(r"\d{8}-\d{6}-[0-9a-f]{4}", run.name)
+        assert run.facts["wanted"] == "least energy, at most 5.0 % slower"
+        assert run.facts["fingerprint"] == workload(command, run.facts["gpu_names"]).fingerprint()  # as of ``run``
+        assert run.finished is not None
+        assert run.measured is not None
+        assert run.measured["outcome"] == "reached"
+        assert run.measured["energy_j"] > 50.0 * run.measured["duration_s"]
+        (gpu,) = store.readings().gpus(run.name)
+        assert len(store.readings().read(run.name, gpu).time_s) == pytest.approx(run.measured["duration_s"], rel=0.2)
+    (learnt,) = Memory(Database(tmp_path / "home" / "joulewise.db")).all()
+    assert (learnt.fingerprint, learnt.runs) == (first.facts["fingerprint"], 2)
+    assert "what this job was best at before" in " ".join(
+        event.decision.reason for _, event in store.journal(second.name).read() if isinstance(event, Decided)
+    )
+
+
+def test_a_store_that_cannot_be_used_costs_the_keeping_and_one_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("JOULEWISE_DATABASE", str(tmp_path))  # a directory
+    with tuning(gpu="sim:h200") as job:
+        job.step()
+    assert job.summary is not None
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert warning.startswith("this run is not kept: ")
 
 
 def test_how_it_ended_is_said_as_the_command_says_it() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,9 +13,14 @@ from joulewise.plan.actions import Action, parse
 
 NUMBERS = st.integers(0, 999_999)
 OF_A_MICROBATCH = st.builds(
-    Action, NUMBERS, st.sampled_from(["F", "B", "I", "W", "SEND_F", "SEND_B", "RECV_F", "RECV_B"]), NUMBERS
+    Action,
+    NUMBERS,
+    st.sampled_from(["F", "B", "I", "W", "SEND_F", "SEND_B", "RECV_F", "RECV_B", "WAIT_SEND_F", "WAIT_SEND_B"]),
+    NUMBERS,
 )
-OF_A_STAGE = st.builds(Action, NUMBERS, st.sampled_from(["UNSHARD", "RESHARD", "REDUCE_GRAD"]))
+OF_A_STAGE = st.builds(
+    Action, NUMBERS, st.sampled_from(["UNSHARD", "RESHARD", "REDUCE_GRAD", "WAIT_REDUCE_GRAD", "PREFETCH"])
+)
 COMPUTING = st.builds(Action, NUMBERS, st.sampled_from(["F", "B", "I", "W"]), NUMBERS)
 OVERLAPS = st.builds(
     Action, st.just(-1), st.just("OVERLAP_F_B"), st.none(), st.lists(COMPUTING, min_size=1, max_size=3).map(tuple)
@@ -42,6 +49,13 @@ def test_an_idle_step_is_no_action(idle: str | None) -> None:
         ("1F9999999", "is no action"),
         ("1F", "needs a microbatch"),
         ("1UNSHARD3", "is of a whole stage"),
+        ("1WAIT_SEND_F", "needs a microbatch"),
+        ("1WAIT_REDUCE_GRAD3", "is of a whole stage"),
+        ("1PREFETCH_", "is no action"),
+        ("1Prefetch2", "is no action"),
+        ("1" + "X" * 41, "is no action"),
+        ("1OVERLAP_F_B", "is no action"),
+        ("(1F0;2B1)OVERLAP_X", "is no action"),
         ("()OVERLAP_F_B", "is no action"),
         ("(1SEND_F0)OVERLAP_F_B", "holds no computation"),
         ("(1F0;2Q1)OVERLAP_F_B", "'2Q1' is no action"),
@@ -61,3 +75,21 @@ def test_no_text_does_worse_than_be_refused(text: str) -> None:
     except BadSpec:
         return
     assert action is None or parse(str(action)) == action
+
+
+@pytest.mark.parametrize("text", ["3PREFETCH", "3PREFETCH_W7"])
+def test_a_word_that_is_not_known_is_an_action_that_computes_nothing(text: str) -> None:
+    action = parse(text)
+    assert action is not None
+    assert not action.known
+    assert action.computes == ()
+
+
+def test_an_object_that_computes_what_is_not_known_is_refused() -> None:
+    class New(SimpleNamespace):
+        def __str__(self) -> str:
+            return "0REFORWARD2"
+
+    assert parse(New(is_compute_op=False)) == Action(0, "REFORWARD", 2)
+    with pytest.raises(BadSpec, match="'0REFORWARD2' is a computation that cannot be planned"):
+        parse(New(is_compute_op=True))

@@ -8,9 +8,13 @@ from types import SimpleNamespace
 import pytest
 
 from joulewise.core.errors import BadSpec
+from joulewise.plan.actions import OVERLAP, Action
 from joulewise.plan.dag import Edge, Operation
 from joulewise.plan.schedules import from_schedule, read_actions, read_csv
+from joulewise.plan.schedules_named import named
 
+# What torch itself prints of its schedules: made by tests/plan/clients/torch_actions.py, a file for each version.
+TORCH = {path.stem: path for path in (Path(__file__).parent / "recorded" / "torch_actions").glob("*.txt")}
 TWO = [["0F0", None, "0F1", "0B0", "", "0B1"], ["1F0", "1B0", "1F1", "1B1"]]
 
 
@@ -136,3 +140,50 @@ def test_an_edge_is_never_given_twice() -> None:
     edges = read_actions([["0F0", "0B0"], ["1F0", "1I0", "1W0"]]).dag.edges
     assert len(edges) == len({(edge.before, edge.after) for edge in edges})
     assert Edge(0, 1) in edges
+
+
+def _printed(version: str) -> tuple[list[str], dict[tuple[str, ...], list[list[str]]]]:
+    """The words of a torch's actions, and its lists: a row of texts for each rank, by the line that heads them."""
+    words, *blocks = TORCH[version].read_text().split("\n\n")
+    lists = {}
+    for block in blocks:
+        head, *rows = block.splitlines()
+        lists[tuple(head.split())] = [row.split(",") for row in rows]
+    return words.split(), lists
+
+
+@pytest.mark.parametrize("version", ["2.13", "2.14", "2.15"])
+def test_the_lists_of_each_torch_are_read_whole_and_mean_what_they_meant(version: str) -> None:
+    words, lists = _printed(version)
+    assert [word for word in words if word != OVERLAP and not Action(0, word).known] == []
+    assert len(lists) == 12  # seven schedules, five of them with their transfers, too
+    for (name, _, ranks, chunks, microbatches, attribute), rows in lists.items():
+        read = from_schedule(SimpleNamespace(**{attribute: dict(enumerate(rows))}))
+        assert read.unknown == ()
+        assert (read.ranks, read.stages, read.microbatches) == (int(ranks), int(ranks) * int(chunks), int(microbatches))
+        assert read.dag == from_schedule(SimpleNamespace(pipeline_order=dict(enumerate(_without_waits(rows))))).dag
+        if name in ("gpipe", "1f1b", "interleaved", "zero-bubble"):
+            ours = named(name, stages=read.stages, ranks=read.ranks, microbatches=read.microbatches, ask=False)
+            assert read.rows == ours.rows, (name, attribute)
+
+
+def test_the_versions_differ_in_words_alone() -> None:
+    assert set(TORCH) == {"2.13", "2.14", "2.15"}
+    old, new = (set(_printed(version)[0]) for version in ("2.13", "2.15"))
+    assert new - old == {"WAIT_REDUCE_GRAD", "WAIT_SEND_B", "WAIT_SEND_F"}
+    for head, rows in _printed("2.13")[1].items():
+        assert [_without_waits(_printed(version)[1][head]) for version in sorted(TORCH)] == [_without_waits(rows)] * 3
+
+
+def _without_waits(rows: list[list[str]]) -> list[list[str]]:
+    return [[each for each in row if "WAIT" not in each] for row in rows]
+
+
+def test_unknown_words_are_passed_over_and_listed_once_and_a_cut_list_is_still_refused() -> None:
+    rows = [["0PREFETCH", "0F0", "0NEW_WAIT0", "0F1", "0NEW_WAIT1", "0B0", "0B1"], TWO[1]]
+    read = read_actions(rows)
+    assert read.dag == read_actions(TWO).dag
+    assert read.unknown == ("PREFETCH", "NEW_WAIT")
+    assert from_schedule(SimpleNamespace(pipeline_order=dict(enumerate(rows)))).unknown == read.unknown
+    with pytest.raises(BadSpec, match="microbatch 1 at stage 0 has no backward"):  # a word that was misspelt
+        read_actions([["0F0", "0F1", "0B0", "0BB1"], TWO[1]])

@@ -9,13 +9,13 @@ from typing import Protocol, TextIO
 from rich.text import Text
 
 from joulewise.cli.console import Console
-from joulewise.cli.look import line, name
-from joulewise.cli.meter import Meter
+from joulewise.cli.look import line, name, sights
 from joulewise.cli.panel import Panel
 from joulewise.core.block import Rung
 from joulewise.core.units import format_duration, format_energy
 from joulewise.report.claim import percent
 from joulewise.report.history import sparkline
+from joulewise.report.meter import Meter
 from joulewise.report.words import doing, named, plainly
 from joulewise.tune.status import Status
 
@@ -93,11 +93,11 @@ class LiveView:
 
     def lines(self, width: int) -> list[Text]:
         """What is shown: a rule with the joules so far, then GPUs, then how tuning stands."""
-        sights = self._meter.sights()
-        names = max((len(f"{sight.info.index} {name(sight.info)}") for sight in sights), default=0)
-        texts = [line(sight, name_width=names) for sight in sights]
+        shown = sights(self._meter)
+        names = max((len(f"{sight.info.index} {name(sight.info)}") for sight in shown), default=0)
+        texts = [line(sight, name_width=names) for sight in shown]
         if len(texts) > _MOST_LINES:
-            texts[_MOST_LINES - 1 :] = [Text(f"… and {len(sights) - _MOST_LINES + 1} more GPUs", style="dim")]
+            texts[_MOST_LINES - 1 :] = [Text(f"… and {len(shown) - _MOST_LINES + 1} more GPUs", style="dim")]
         # Reserved for the longest usual reason, so that curves do not jump when a clock is held back.
         used = max((len(text) for text in texts), default=0)
         room = width - max(used, names + 2 + _FIELDS) - 2

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 from rich.text import Text
@@ -22,6 +22,9 @@ from rich.text import Text
 from joulewise.core.measurement import Measurement, Reading, Throttle
 from joulewise.core.units import format_si
 from joulewise.device.gpu import GpuInfo
+
+if TYPE_CHECKING:
+    from joulewise.report.meter import Meter
 
 NOTHING = "–"
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -67,6 +70,20 @@ class Sight:
             "pids": list(self.pids) if self.pids is not None else None,
             "reason": self.reason,
         }
+
+
+def sights(meter: Meter) -> list[Sight]:
+    """Every GPU of ``meter`` as its sampler last saw it, with its energy so far."""
+    report = meter.so_far()
+    return [
+        Sight(
+            info=track.gpu.info,
+            reading=track.latest if track.lost is None else None,
+            used=report.gpus.get(track.gpu.info.uuid) if report else None,
+            reason=None if track.lost is None else str(track.lost),
+        )
+        for track in (meter.sampler.tracks if meter.sampler is not None else ())
+    ]
 
 
 def value(number: float | None, unit: str, *, decimals: int = 0) -> str:

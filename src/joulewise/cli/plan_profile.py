@@ -60,7 +60,7 @@ def profile(
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="joulewise-profile-")))
         prepared = at_import.environment(os.environ, _MODULE, "joulewise.frameworks.pipelining:inject")
         code = _run(command, {**prepared, PROFILE: str(folder)}, mask)
-        facts = _facts(folder)
+        facts = _facts(folder, code)
         if "blocking_w" in facts:
             shutil.copyfile(folder / PROFILE_FILE, out)
             shutil.copyfile(folder / SCHEDULE_FILE, schedule)
@@ -87,11 +87,13 @@ def _run(command: list[str], environ: dict[str, str], mask: set[int]) -> int:
     return code
 
 
-def _facts(folder: Path) -> dict[str, Any]:
-    """What the job has left: at least ``why``."""
+def _facts(folder: Path, code: int) -> dict[str, Any]:
+    """What the job has left: at least ``why``, which is its own failure where it ended with another ``code`` than 0."""
     try:
         found: dict[str, Any] = json_value((folder / FACTS_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
+        if code != 0:
+            return {"why": f"the command ended with exit code {code} before it was measured"}
         return {
             "why": "no process stepped a schedule of torch.distributed.pipelining to the end of measuring; "
             "it takes some 20 iterations, and a Python that reads PYTHONPATH"

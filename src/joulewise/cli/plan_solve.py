@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _PIPELINE, _COSTS, _FOR = "The pipeline", "What was measured, and what waiting costs", "What the plan is for"
 _LARGE = 20_000
 """Operations beyond which it may take long enough to say so."""
+_MOST_WORDS = 6  # in one line
 _MANY = 1000
 """The same where changes of clock cost: then every point is a search of its own."""
 
@@ -126,6 +127,9 @@ def solve(
         assumptions.append(f"input_grad is {split_backward:g} of a backward that was measured whole")
     lag_s = 0.0 if transfer is None else seconds("--transfer", transfer)
     order = _order(schedule, measured.stages if stages is None else stages, microbatches, ranks, lag_s)
+    if order.unknown:
+        words = ", ".join(order.unknown[:_MOST_WORDS]) + (", …" if len(order.unknown) > _MOST_WORDS else "")
+        say(ctx, f"{schedule} has actions that are not known here ({words}); taken for no computation and passed over")
     if stages is None and order.stages < measured.stages:
         say(ctx, f"{schedule} has {order.stages} stages and {profile} {measured.stages}: the others are not planned")
     operations = len(order.dag.operations)

@@ -10,11 +10,11 @@ from typing import Annotated
 
 import typer
 
-from joulewise.cli import keeping
 from joulewise.core import input_files
 from joulewise.core.errors import BadSpec, NotKept
 from joulewise.core.event import Asked
 from joulewise.core.series import Platform
+from joulewise.report import keeping
 from joulewise.store.bounded import BoundedCalls
 from joulewise.store.store import Store
 from joulewise.store.unsent import Unsent

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from joulewise.cli import complain, keeping
+from joulewise.cli import complain
 from joulewise.cli.child import Child
 from joulewise.cli.gpus import OpenGpus
 from joulewise.cli.objectives import Wanted
@@ -31,15 +31,15 @@ from joulewise.core.metric import Metric
 from joulewise.core.series import EpochCost, Recurring
 from joulewise.monitor.metrics import MetricFeed
 from joulewise.monitor.steps import directory, in_time
+from joulewise.report import keeping
 from joulewise.tune.desk import LEASE_S, SeriesDesk
 from joulewise.tune.series import CRASHED
 
 if TYPE_CHECKING:
-    from joulewise.cli.meter import Meter
     from joulewise.cli.recur_epochs import Epochs
-    from joulewise.cli.summary import GpuResult
     from joulewise.cli.tuned import TuneResult
     from joulewise.cli.tuning import Tuning
+    from joulewise.report.meter import GpuResult, Meter
 
 _LOOK_S: Final = 0.05
 """Between two looks at the metrics: how much longer an epoch takes that should have been the last."""
@@ -94,11 +94,12 @@ class Ended:
 
 def tried(asked: Asked, command: Sequence[str], terms: Terms, desk: SeriesDesk) -> Ended:
     """Run one trial to its end. OSError when the command cannot be started. ``desk`` must not raise (``Steady``)."""
-    from joulewise.cli.meter import Meter
+    from joulewise.cli import summary
     from joulewise.cli.recur_epochs import Epochs
     from joulewise.cli.recur_output import Output
     from joulewise.cli.summary import Result
     from joulewise.cli.tuning import Tuning
+    from joulewise.report.meter import Meter
 
     with ExitStack() as stack:
         store, trouble = keeping.opened(terms.database)
@@ -158,7 +159,7 @@ def tried(asked: Asked, command: Sequence[str], terms: Terms, desk: SeriesDesk) 
             why = f"trial {asked.trial} at batch size {asked.batch_size}: {ended.outcome.value.replace('_', ' ')}"
             # The exit code of a command that we have stopped says nothing of how it went.
             mine = {"outcome": ended.outcome.value, "exit_code": None if stop.why is not None else code}
-            trouble = keeping.ended(kept, result, clock(), why, **mine)
+            trouble = summary.keep(kept, result, clock(), why, **mine)
             tuned = ended.tuned
             if tuned is not None:
                 tuned = replace(tuned, kept=tuned.kept and kept.journal_written)

@@ -30,13 +30,13 @@ from joulewise.report import knobs
 
 if TYPE_CHECKING:
     from joulewise.cli.held import Held
-    from joulewise.cli.keeping import Keeping
     from joulewise.cli.live import LiveView
-    from joulewise.cli.meter import Meter
     from joulewise.cli.objectives import Wanted
     from joulewise.cli.summary import Result
     from joulewise.cli.tuned import TuneResult
     from joulewise.cli.tuning import Tuning
+    from joulewise.report.keeping import Keeping
+    from joulewise.report.meter import Meter
     from joulewise.store.store import Store
 
 _UNSEEN_WAIT_S = 5.0
@@ -189,8 +189,8 @@ def run(
         if not found.gpus and not wanted and aim is None:  # what was to be tuned runs untuned: the result says why
             _refuse_without_host(found.why)
             say(ctx, f"measuring the host only: {found.why}")
-        from joulewise.cli import keeping
-        from joulewise.cli.meter import Meter
+        from joulewise.report import keeping
+        from joulewise.report.meter import Meter
 
         store, trouble = (None, None) if no_keep else keeping.opened()
         if store is not None:
@@ -211,7 +211,9 @@ def run(
         result = _measured(command, found.environ, mask, meter, view, held, tuning, kept)
         result = replace(result, virtual=found.virtual)
         if kept is not None:
-            trouble = keeping.ended(kept, result, clock())
+            from joulewise.cli import summary
+
+            trouble = summary.keep(kept, result, clock())
             if result.tuned is not None:
                 result = replace(result, tuned=replace(result.tuned, kept=result.tuned.kept and kept.journal_written))
             if trouble is None and talk(ctx).verbose:
@@ -370,7 +372,7 @@ def _say_news(held: Held | None, tuning: Tuning | None) -> None:
 
 def _with_trouble(result: Result, trouble: str | None) -> Result:
     """``result`` with a line about what could not be kept; said at once where it has no place for one."""
-    from joulewise.cli.keeping import NOT_KEPT
+    from joulewise.report.keeping import NOT_KEPT
 
     said = result.tuned.notes if result.tuned is not None else ()
     if trouble is None or any(note.startswith(NOT_KEPT) for note in said):

@@ -83,7 +83,7 @@ def sim(
         if command:
             code = _run(command, environ, mask, node)
             if couple and not talk(ctx).quiet and node.alive():
-                _tell_coupled(node, speed)
+                _tell_coupled(node, speed, code)
         else:
             _announce(node, environ, speed, as_json=as_json, quiet=talk(ctx).quiet)
             code = _keep_up(node)
@@ -136,15 +136,17 @@ def _keep_up(node: RunningNode) -> int:
             raise GpuLost("the simulator has ended, its GPUs are gone; start 'joulewise sim' again")
 
 
-def _tell_coupled(node: RunningNode, speed: float) -> None:
-    """One line if the script was not coupled, or did not keep up."""
+def _tell_coupled(node: RunningNode, speed: float, code: int) -> None:
+    """One line if the script was not coupled, or did not keep up. Nothing of the former where it failed: its own error
+    says why it took no step."""
     with node.client() as client:
         coupled = client.status()["coupled"]
     if not coupled["steps"]:
-        complain(
-            "no optimiser step was coupled: none was taken by a Python that reads PYTHONPATH "
-            "(python -S, -E and -I do not) and has torch.optim"
-        )
+        if code == 0:
+            complain(
+                "no optimiser step was coupled; if the command took some, its Python does not read PYTHONPATH "
+                "(python -S, -E and -I do not) or does not use torch.optim"
+            )
     elif coupled["late_steps"]:
         complain(
             f"{coupled['late_steps']} of {coupled['steps']} coupled steps took longer than on the virtual GPU, "

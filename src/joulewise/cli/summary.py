@@ -16,7 +16,6 @@ value), ``restored`` (``gpu``, ``knob``, ``ending``, ``before``, ``wrote``, ``af
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections import Counter
 from collections.abc import Mapping
@@ -31,38 +30,20 @@ from joulewise.cli import tuned
 from joulewise.cli.console import Console
 from joulewise.cli.tuned import TuneResult
 from joulewise.core.knob import Setting
-from joulewise.core.measurement import Measurement, Source, total
+from joulewise.core.measurement import Measurement, Source
 from joulewise.core.units import format_duration, format_energy, format_percent, format_power
-from joulewise.device.gpu import GpuInfo
 from joulewise.device.lease import Restored
-from joulewise.report import knobs
-from joulewise.report.history import Series, sparkline
+from joulewise.report import keeping, knobs
+from joulewise.report.history import sparkline
+from joulewise.report.keeping import Keeping, measurement_json
+from joulewise.report.meter import GpuResult, HostResult, together
+from joulewise.report.outcome import advised
 
 _SOURCES = {
     Source.COUNTER: "energy counter",
     Source.INTEGRATED: "summed power samples",
     Source.MODELLED: "a model, not a sensor",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class GpuResult:
-    """One GPU's part. ``measurement`` is None where there is nothing to say, and then ``reason`` says why."""
-
-    info: GpuInfo
-    series: Series
-    measurement: Measurement[Any] | None
-    reason: str | None = None
-    window_s: float | None = None
-    """From begin to end in the GPU's time, however long it could be read."""
-
-
-@dataclass(frozen=True, slots=True)
-class HostResult:
-    """Processors and memory of the host. ``energy_j`` is None where ``reason`` says why."""
-
-    energy_j: float | None
-    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +83,7 @@ class Result:
     @property
     def total(self) -> Measurement[Any] | None:
         """All GPUs that could be measured together; None where none could."""
-        parts = [gpu.measurement for gpu in self.gpus if gpu.measurement is not None]
-        return total(parts) if parts else None
+        return together(self.gpus)
 
 
 def headline(result: Result) -> str:
@@ -137,7 +117,7 @@ def as_json(result: Result) -> dict[str, Any]:
         "exit_code": result.exit_code,
         "started": result.started,
         "virtual": result.virtual,
-        **_measurement_json(result.total, None if result.gpus else "no GPU"),
+        **measurement_json(result.total, None if result.gpus else "no GPU"),
         "duration_s": result.duration_s,
         "gpus": [
             {
@@ -145,7 +125,7 @@ def as_json(result: Result) -> dict[str, Any]:
                 "name": gpu.info.name,
                 "index": gpu.info.index,
                 "backend": gpu.info.backend,
-                **_measurement_json(gpu.measurement, gpu.reason),
+                **measurement_json(gpu.measurement, gpu.reason),
                 "low_power_w": gpu.series.low_w(),
                 "peak_power_w": gpu.series.peak_w(),
             }
@@ -158,21 +138,26 @@ def as_json(result: Result) -> dict[str, Any]:
 
 
 def measured(result: Result) -> dict[str, Any]:
-    """What the store keeps of it: ``energy_j`` and ``energy_error_j`` (sampling only) of all GPUs together,
-    ``gain_error``, ``source``, ``duration_s``, ``outcome``, ``exit_code``, ``host_energy_j``; then GPU by GPU."""
-    whole = _kept(result.total)
-    gpus = [
-        {"uuid": gpu.info.uuid, "name": gpu.info.name, **_kept(gpu.measurement), "reason": gpu.reason}
-        for gpu in result.gpus
-    ]
-    ended = {"duration_s": result.duration_s, "exit_code": result.exit_code, "host_energy_j": result.host.energy_j}
-    return {**whole, **ended, "gpus": gpus}
+    """What the store keeps of it; see ``report.keeping.measured``."""
+    return keeping.measured(
+        result.gpus, duration_s=result.duration_s, host_j=result.host.energy_j, exit_code=result.exit_code
+    )
 
 
-def _kept(part: Measurement[Any] | None) -> dict[str, Any]:
-    told = _measurement_json(part, None)
-    kept = {name: told[name] for name in ("energy_j", "gain_error", "duration_s", "source", "outcome")}
-    return {**kept, "energy_error_j": told["error_j"]}
+def keep(kept: Keeping, result: Result, now_s: float, why: str | None = None, **instead: Any) -> str | None:
+    """Keep what was measured; None, or why that could not be, in one line.
+
+    ``why`` says how it ended, where whoever ran it knows better than its exit code; ``instead`` are measured facts that
+    are known better, too.
+    """
+    if why is None:
+        why = "ended" if result.exit_code == 0 else f"ended with exit code {result.exit_code}"
+    facts = {}
+    if result.tuned is not None and result.tuned.untuned is not None:
+        facts["untuned"] = result.tuned.untuned
+    if result.tuned is not None and result.tuned.advice is not None:
+        facts["advised"] = advised(result.tuned.advice)
+    return kept.end(now_s, why, {**measured(result), **instead}, **facts)
 
 
 def _set_json(held: SetResult) -> dict[str, Any]:
@@ -184,29 +169,6 @@ def _set_json(held: SetResult) -> dict[str, Any]:
         "held_s": held.held_s,
         "ended_early": held.ended_early,
     }
-
-
-def _measurement_json(measured: Measurement[Any] | None, reason: str | None) -> dict[str, Any]:
-    if measured is None:
-        keys = ("duration_s", "energy_j", "error_j", "gain_error", "total_error_j", "power_w", "source", "outcome")
-        return {**dict.fromkeys(keys), "notes": [], "reason": reason}
-    return {
-        "duration_s": measured.duration_s,
-        "energy_j": measured.energy_j,
-        "error_j": _finite(measured.error_j),
-        "gain_error": measured.gain_error,
-        "total_error_j": _finite(measured.total_error_j),
-        "power_w": _finite(measured.power_w),
-        "source": measured.source.value,
-        "outcome": measured.outcome.value,
-        "notes": list(measured.notes),
-        "reason": reason,
-    }
-
-
-def _finite(number: float) -> float | None:
-    """JSON has no infinity; an unknown is null."""
-    return number if math.isfinite(number) else None
 
 
 def as_text(result: Result, *, width: int) -> RenderableType:

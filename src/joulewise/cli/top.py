@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from joulewise.cli.look import Sight
-    from joulewise.cli.meter import Meter
     from joulewise.device.gpu import Gpu
+    from joulewise.report.meter import Meter
 
 _PIDS_EVERY_S = 10.0
 """Process lists cost the driver milliseconds (peers poll them at 0.1 Hz)."""
@@ -68,7 +68,7 @@ def top(
                 _print(sights)
             refuse_if_all_lost(sights)
             return
-        from joulewise.cli.meter import Meter
+        from joulewise.report.meter import Meter
 
         with Meter(found.gpus) as meter:
             meter.begin()
@@ -105,15 +105,19 @@ class Watch:
 
     def sights(self) -> list[Sight]:
         """Every GPU as it is now."""
+        from joulewise.cli.look import sights
+
         if time.monotonic() >= self._pids_due_s:
             self._pids_due_s = time.monotonic() + _PIDS_EVERY_S
             self._pids = {gpu.info.uuid: _pids(gpu) for gpu in self._meter.gpus}
         self._meter.keep_up()
-        return [replace(sight, pids=self._pids.get(sight.info.uuid)) for sight in self._meter.sights()]
+        return [replace(sight, pids=self._pids.get(sight.info.uuid)) for sight in sights(self._meter)]
 
     def refuse_if_all_lost(self) -> None:
         """GpuLost, with the reasons, once there is nothing left to watch."""
-        refuse_if_all_lost(self._meter.sights())
+        from joulewise.cli.look import sights
+
+        refuse_if_all_lost(sights(self._meter))
 
     def page(self, width: int) -> RenderableType:
         """What a terminal shows."""

@@ -13,34 +13,30 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from joulewise.cli.gpus import OpenGpus
-from joulewise.cli.keeping import new_name
 from joulewise.cli.objectives import Wanted
 from joulewise.cli.usage import counted_outside, left_behind, no_rights, uses, why_never, why_not_told
 from joulewise.core.errors import JoulewiseError, LeaseLost, NotKept
-from joulewise.core.event import Event
 from joulewise.core.knob import DEFAULT
 from joulewise.core.secrecy import masked
 from joulewise.device.gpu import Gpu
 from joulewise.device.lease import Lease, Restored
+from joulewise.report.keeping import LearntLater, began_facts, new_name, tuners_journal
 from joulewise.report.words import LOST, plainly
-from joulewise.store.bounded import BackgroundJournal, BoundedCalls
-from joulewise.store.database import Database
+from joulewise.store import recurring
+from joulewise.store.bounded import BackgroundJournal
 from joulewise.store.journal import Journal, MemoryJournal
-from joulewise.store.kept import KeptJournal
 from joulewise.store.memory import Memory
 from joulewise.store.store import Store
 from joulewise.store.unsent import Learnt
 
 if TYPE_CHECKING:
-    from joulewise.cli.meter import Meter
     from joulewise.cli.tuned import TuneResult
-    from joulewise.store.views import Run
+    from joulewise.report.meter import Meter
     from joulewise.tune.online import Online
     from joulewise.tune.status import Status, Summary
 
@@ -231,7 +227,6 @@ class Tuning:
         return []
 
     def _tune(self, gpus: list[Gpu]) -> None:
-        from joulewise.cli import recurring
         from joulewise.monitor.sampler import Sampler
         from joulewise.monitor.steps import StepFeed
         from joulewise.tune.online import build
@@ -259,12 +254,7 @@ class Tuning:
             run=self.run,
             facts={
                 **self._wanted.facts(),
-                **recurring.whereabouts(),
-                "command": list(self._command),
-                "wanted": self._wanted.says(),
-                "started": datetime.now(UTC).isoformat(timespec="seconds"),
-                "simulated": self._found.simulated,
-                "virtual": self._found.virtual,
+                **began_facts(self._command, self._found, wanted=self._wanted.says()),
                 **self._facts,
             },
             dry_run=self._dry_run,
@@ -278,31 +268,13 @@ class Tuning:
 
     def _open_journal(self, fingerprint: str, uuids: list[str]) -> None:
         """A journal on disk: that of the same work if it was killed, else a new one. In memory for a dry run."""
-        from joulewise.cli import recurring
-        from joulewise.store import views
-
-        store = self._store
-        if store is None or self._dry_run:
+        if self._store is None or self._dry_run:
             return
-
-        def interrupted() -> tuple[Run, list[Event]] | None:
-            killed = recurring.interrupted(views.runs(store.tables, most=50), fingerprint, uuids, self._wanted.says())
-            # One that cannot be read cannot be gone on with.
-            return (killed, [event for _, event in store.journal(killed.name).read()]) if killed is not None else None
-
-        past: list[Event] = []
-        try:
-            before = BoundedCalls(store.name)(interrupted)
-            if before is not None:
-                killed, past = before
-                self.run, self._seed = killed.name, int(killed.facts.get("seed", self._seed))
-                self._notes.append(f"goes on with run {killed.name}, which was interrupted")
-        except (JoulewiseError, TypeError, ValueError) as error:  # a store that is away is written when it is back
-            _log.debug("the run that was interrupted: %s", error)
-        journal = store.journal(self.run)
-        assert isinstance(journal, KeptJournal)
-        self._journal = BackgroundJournal(journal, past)
-        self.journalled = self.run
+        opened = tuners_journal(self._store, self.run, fingerprint, uuids, self._wanted.says(), self._seed)
+        if opened.seed is not None:
+            self._seed = opened.seed
+            self._notes.append(opened.says)
+        self._journal, self.run, self.journalled = opened.journal, opened.run, opened.run
 
     def _take(self) -> Lease:
         """A lease on the GPUs that are used; the tuner asks again for a while if it is refused."""
@@ -316,7 +288,7 @@ class Tuning:
     def _memory(self) -> Memory | None:
         """What earlier runs taught: in the user's own file, whatever keeps the journals."""
         try:
-            return _LearntLater(self.learnt) if self._store is not None else None
+            return LearntLater(self.learnt) if self._store is not None else None
         except NotKept as error:
             self._notes.append(f"what is learnt is not kept: {error}")
             return None
@@ -340,20 +312,6 @@ class Tuning:
             return "the command ended before it could be measured"
         not_told = why_not_told(self._found.gpus, chosen=self._chosen, outside=self._outside)
         return not_told or f"the command ended without having used a GPU{_of(self._found)}"
-
-
-class _LearntLater(Memory):
-    """The user's memory, to read from. What is kept goes to ``learnt``: the file may be locked, and it is written when
-    the GPU has been given back."""
-
-    def __init__(self, learnt: list[Learnt]) -> None:
-        super().__init__(Database())
-        self._learnt = learnt
-
-    def keep(self, fingerprint: str, gpu_uuid: str, gpu_name: str, payload: Mapping[str, Any]) -> bool:
-        """As ``Memory.keep``, but later."""
-        self._learnt[:] = [(fingerprint, gpu_uuid, gpu_name, payload)]
-        return True
 
 
 def _expected(summary: Summary | None) -> tuple[tuple[float, float], ...]:

@@ -95,6 +95,10 @@ class Told:
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Training has failed."""
+        self._tuning.__exit__(type(exception), exception, None)
+
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Training is over, also where no end was told: a search for a learning rate or a batch size stops that way."""
         self._tuning.close()
 
     def _tell(self, trainer: Any) -> None:

@@ -9,9 +9,10 @@
     print(job.says)
 
 It is ``joulewise run --tune`` for those who would rather write three lines than put a command in front of theirs: the
-same tuner runs on a thread of the script, on the GPUs of the script. Of several ranks on a node, local rank 0 owns the
-GPUs of all, and the others only train. Under ``joulewise run`` the command tunes, and this tells it the steps. Where
-there is nothing to tune (no GPU, no rights), training goes on as ever, and ``says`` tells why.
+same tuner runs on a thread of the script, on the GPUs of the script, and the same is kept: journal, readings, what was
+used in all, what was learnt. Of several ranks on a node, local rank 0 owns the GPUs of all, and the others only train.
+Under ``joulewise run`` the command tunes, and this tells it the steps. Where there is nothing to tune (no GPU, no
+rights), training goes on as ever, and ``says`` tells why.
 
 Nothing of the loop is here (``tune/online``), and despite its name this module needs no torch: any loop has steps.
 """
@@ -23,23 +24,30 @@ import os
 import secrets
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from joulewise.core.errors import JoulewiseError
 from joulewise.core.marks import ENVIRONMENT
+from joulewise.core.measurement import Outcome
 from joulewise.core.objective import MinEnergy, Objective
-from joulewise.core.secrecy import masked
+from joulewise.core.units import format_percent
 from joulewise.frameworks import hooks
 from joulewise.frameworks.job_gpus import job_gpus
 
 if TYPE_CHECKING:
     from joulewise.device.gpu import Gpu
     from joulewise.device.lease import Lease
+    from joulewise.report.keeping import Keeping
+    from joulewise.report.meter import Meter
     from joulewise.store.journal import Journal
     from joulewise.store.memory import Memory
+    from joulewise.store.store import Store
+    from joulewise.store.unsent import Learnt
     from joulewise.tune.online import Online
     from joulewise.tune.status import Status, Summary
 
@@ -113,49 +121,183 @@ def tuning(
     """Save energy of the training loop inside the block, at most ``max_slowdown`` slower (or by ``objective``).
 
     ``gpu`` names GPUs as everywhere (``nvml:0-3``); None: this job's own. ``dry_run`` sets nothing and says what it
-    would. ``journal`` keeps what is decided and seen (default: the user's, so that ``joulewise history`` and
-    ``joulewise verify`` know the run); ``memory`` and ``fingerprint`` let a next run start from what this one learns.
-    Raises ValueError for a bound below 0, and otherwise nothing.
+    would. The run is kept as ``joulewise run --tune`` keeps one, in the same store (``JOULEWISE_DATABASE``, else the
+    user's own file), and what it learns is where the next run of the same command starts. ``journal`` keeps what is
+    decided and seen there instead, and nothing else is kept; ``memory`` and ``fingerprint`` are where to learn, and
+    under which name of the workload. Raises ValueError for a bound below 0, and otherwise nothing.
     """
     wanted = objective or MinEnergy(max_slowdown)
     why_not = _not_ours()
     if why_not:
         yield Job(why_not)
         return
-    from joulewise.store.journal import MemoryJournal
+    with ExitStack() as stack:
+        try:
+            found = _Found.of(job_gpus(gpu))
+            kept = _Record.of(stack, found, wanted, dry_run, seed, journal, memory, fingerprint)
+            holder = _Holder(found.gpus)
+            feed, online = _online(found, holder.take, wanted, dry_run, kept)
+        except JoulewiseError as error:
+            _log.warning("not tuned: %s", error)
+            yield Job(f"not tuned: {error}")
+            return
+        job = Job("")
+        job._follows(online, kept.journal)
+        hooks.send_to(feed)
+        kept.begin()
+        measured = threading.Event()
+        online.when_measured(measured.set)
+        thread = threading.Thread(target=_run, args=(online, job, measured), name="joulewise tuner", daemon=True)
+        thread.start()
+        failure: BaseException | None = None
+        try:
+            yield job
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            online.stop()
+            deadline_s = time.monotonic() + _END_S
+            measured.wait(_END_S)
+            holder.release()  # before anything waits for the store
+            thread.join(max(0.0, deadline_s - time.monotonic()))
+            hooks.send_to(None)
+            kept.end(job, failure)
 
-    try:
-        gpus = job_gpus(gpu)
-        holder = _Holder(gpus)
-        run = f"{os.getpid()}-{secrets.token_hex(4)}"
-        kept = journal if journal is not None else _journal(run) or MemoryJournal()
-        feed, online = _online(
-            gpus,
-            lease=holder.take,
-            objective=wanted,
-            dry_run=dry_run,
-            seed=secrets.randbits(32) if seed is None else seed,
-            journal=kept,
-            memory=memory,
-            fingerprint=fingerprint,
-            run=run,
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The GPUs of the script, as its first event tells them."""
+
+    gpus: Sequence[Gpu]
+    simulated: bool
+    virtual: bool
+
+    @classmethod
+    def of(cls, gpus: Sequence[Gpu]) -> _Found:
+        """Whether anything is spent at all: what virtual GPUs save is no saving."""
+        from joulewise.device.discover import are_virtual
+
+        return cls(gpus, any(gpu.info.backend == "virtual" for gpu in gpus), are_virtual(gpus))
+
+
+class _Record:
+    """What is kept of a run, and how: the tuner's journal, readings and what was used in all, what was learnt."""
+
+    def __init__(self, meter: Meter, run: str, seed: int, fingerprint: str, facts: Mapping[str, Any]) -> None:
+        self.meter, self.run, self.seed, self.fingerprint = meter, run, seed, fingerprint
+        self.facts = facts
+        self.journalled: str | None = None
+        """The name of its journal in the store; None where it has none there."""
+        self.memory: Memory | None = None
+        self.learnt: list[Learnt] = []
+        """What the tuner has learnt, to be kept at the end."""
+        self._clock = meter.gpus[0].time
+        self._keeping: Keeping | None = None
+        from joulewise.store.journal import MemoryJournal
+
+        self.journal: Journal = MemoryJournal()
+
+    @classmethod
+    def of(
+        cls,
+        stack: ExitStack,
+        found: _Found,
+        wanted: Objective,
+        dry_run: bool,
+        seed: int | None,
+        journal: Journal | None,
+        memory: Memory | None,
+        fingerprint: str,
+    ) -> _Record:
+        """What is wanted, opened; a store that cannot be used costs the keeping and not the tuning."""
+        from joulewise.report import keeping
+        from joulewise.report.meter import Meter
+        from joulewise.store import recurring
+
+        names = [gpu.info.name for gpu in found.gpus]
+        unix_s = time.time() - found.gpus[0].time.now_s()
+        meter = stack.enter_context(Meter(found.gpus, unix_s=unix_s))
+        facts = {"wanted": _says(wanted), "framework": "torch", "unix_s": unix_s}
+        record = cls(
+            meter,
+            keeping.new_name(),
+            secrets.randbits(32) if seed is None else seed,
+            fingerprint or recurring.workload(_command(), names).fingerprint(),
+            keeping.began_facts(sys.argv, found, **facts),
         )
-    except JoulewiseError as error:
-        _log.warning("not tuned: %s", error)
-        yield Job(f"not tuned: {error}")
-        return
-    job = Job("")
-    job._follows(online, kept)
-    hooks.send_to(feed)
-    thread = threading.Thread(target=_run, args=(online, job), name="joulewise tuner", daemon=True)
-    thread.start()
-    try:
-        yield job
-    finally:
-        online.stop()
-        thread.join(_END_S)
-        hooks.send_to(None)
-        holder.release()
+        record.memory = memory
+        if journal is not None:
+            record.journal = journal
+            return record
+        store, trouble = keeping.opened()
+        if store is not None:
+            stack.callback(store.close)
+            trouble = record._keep_in(store, found, dry_run)
+        if trouble is not None:
+            _log.warning("%s", trouble)
+        return record
+
+    def _keep_in(self, store: Store, found: _Found, dry_run: bool) -> str | None:
+        """Keep the run in ``store``; None, or why it cannot be, in one line."""
+        from joulewise.core.errors import NotKept
+        from joulewise.core.event import Began
+        from joulewise.report import keeping
+
+        try:
+            if not dry_run:
+                uuids = [gpu.info.uuid for gpu in found.gpus]
+                opened = keeping.tuners_journal(
+                    store, self.run, self.fingerprint, uuids, self.facts["wanted"], self.seed
+                )
+                self.seed = self.seed if opened.seed is None else opened.seed
+                self.journal, self.run, self.journalled = opened.journal, opened.run, opened.run
+            if self.memory is None:
+                self.memory = keeping.LearntLater(self.learnt)
+        except NotKept as error:
+            return f"{keeping.NOT_KEPT}: {error}"
+        began = Began(self._clock.now_s(), "", {**self.facts, "tuned": False})
+        self._keeping = keeping.of_run(store, found, self.meter, began, self, self.meter.keep_up)
+        return None
+
+    def begin(self) -> None:
+        """The loop begins."""
+        self.meter.begin()
+        if self._keeping is not None:
+            self._keeping.begin()
+
+    def end(self, job: Job, failure: BaseException | None) -> None:
+        """The loop has ended, with ``failure`` if it has failed: measure it, and keep that."""
+        from joulewise.report import keeping, outcome
+
+        ended = Outcome.REACHED if failure is None else Outcome.FAILED
+        if isinstance(failure, (KeyboardInterrupt, GeneratorExit)):
+            ended = Outcome.STOPPED_EARLY
+        gpus, host = self.meter.end(ended)
+        if self._keeping is None:
+            return
+        duration_s = next((gpu.window_s for gpu in gpus if gpu.window_s is not None), 0.0)
+        measured = keeping.measured(gpus, duration_s=duration_s, host_j=host.energy_j, exit_code=None)
+        why = "ended" if failure is None else f"ended with {type(failure).__name__}"
+        advice = job.summary.advice if job.summary is not None else ()
+        advised = {"advised": outcome.advised(advice[0])} if advice else {}
+        trouble = self._keeping.end(self._clock.now_s(), why, measured, **advised)
+        if trouble is not None:
+            _log.warning("%s", trouble)
+
+
+def _command() -> list[str]:
+    """The command that this script is, as one would type it behind ``joulewise run --``."""
+    if "--multiprocessing-fork" in sys.orig_argv:  # numbers that change; its script is its parent's
+        return [sys.orig_argv[0], *sys.argv]
+    return list(sys.orig_argv)
+
+
+def _says(objective: Objective) -> str:
+    """The objective in words, as ``joulewise run --tune`` has them where it is the usual one."""
+    if isinstance(objective, MinEnergy):
+        return f"least energy, at most {format_percent(objective.max_slowdown)} slower"
+    return repr(objective)
 
 
 class _Holder:
@@ -204,57 +346,32 @@ def _not_ours() -> str:
     return ""
 
 
-def _journal(run: str) -> Journal | None:
-    """The user's own; None where it cannot be kept, which costs the history alone."""
-    from joulewise.store.database import Database
-    from joulewise.store.sql import SqliteJournal
-
-    try:
-        return SqliteJournal(Database(), run)
-    except JoulewiseError as error:
-        _log.warning("%s", error)
-        return None
-
-
 def _online(
-    gpus: Sequence[Gpu],
-    *,
-    lease: Callable[[], Lease],
-    objective: Objective,
-    dry_run: bool,
-    seed: int,
-    journal: Journal,
-    memory: Memory | None,
-    fingerprint: str,
-    run: str,
+    found: _Found, lease: Callable[[], Lease], objective: Objective, dry_run: bool, kept: _Record
 ) -> tuple[hooks.Sink, Online]:
     from joulewise.monitor.steps import MemoryFeed
     from joulewise.tune.online import build
 
-    feed = MemoryFeed(gpus[0].time)
+    feed = MemoryFeed(found.gpus[0].time)
     online = build(
-        gpus,
+        found.gpus,
         lease=lease,
         feed=feed,
         objective=objective,
         dry_run=dry_run,
-        seed=seed,
-        journal=journal,
-        memory=memory,
-        fingerprint=fingerprint,
-        run=run,
-        facts={"command": masked(sys.argv), "framework": "torch", **_spent(gpus)},
+        seed=kept.seed,
+        journal=kept.journal,
+        memory=kept.memory,
+        fingerprint=kept.fingerprint,
+        run=kept.run,
+        facts=kept.facts,
+        sampler=kept.meter.sampler,
     )
     return feed, online
 
 
-def _spent(gpus: Sequence[Gpu]) -> dict[str, bool]:
-    """Whether anything is spent at all, as ``joulewise run`` writes it down: what virtual GPUs save is no saving."""
-    from joulewise.device.discover import are_virtual
-
-    backends = {gpu.info.backend for gpu in gpus}
-    return {"simulated": "virtual" in backends, "virtual": are_virtual(gpus) or "replay" in backends}
-
-
-def _run(online: Online, job: Job) -> None:
-    job.summary = online.ruler.sampler.time.run(online.loop())
+def _run(online: Online, job: Job, measured: threading.Event) -> None:
+    try:
+        job.summary = online.ruler.sampler.time.run(online.loop())
+    finally:
+        measured.set()

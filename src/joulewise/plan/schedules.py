@@ -7,8 +7,9 @@ which rank is seen in the lists, so V-shaped schedules need no word more than ot
 
 The rules of order: a rank does its list from left to right; the forward of a stage follows the forward of the stage
 before it, the gradient of a stage that of the stage after it. What leaves a rank does so at the end of its action (an
-overlap ends as one), or where its SEND stands; a transfer between ranks may take ``transfer_s``. Unsharding, resharding
-and reducing gradients are not planned: they are no operations here.
+overlap ends as one), or where its SEND stands; a transfer between ranks may take ``transfer_s``. Unsharding,
+resharding, reducing gradients and waiting for a SEND are not planned: they are no operations here. Nor is an action
+with a word that is not known: torch adds some with each version, and ``unknown`` lists them for the user.
 
 Ranks that work in lockstep, tensor- or data-parallel, are one rank here: see ``gpus_per_rank`` in ``plan.profile``.
 """
@@ -40,6 +41,8 @@ class Schedule:
     transfer_s: float = 0.0
     stage_ranks: Mapping[int, int] = field(init=False, compare=False)
     """Stage → rank."""
+    unknown: tuple[str, ...] = field(default=(), compare=False)
+    """Words of actions that were passed over because nothing is known of them."""
 
     def __post_init__(self) -> None:
         ranks: dict[int, int] = {}
@@ -113,12 +116,15 @@ def read_actions(rows: Rows, *, name: str = "given", transfer_s: float = 0.0) ->
             raise BadSpec(f"a schedule has ranks {list(rows)[:8]}, but needs 0…{len(rows) - 1}")
         rows = [rows[rank] for rank in range(len(rows))]
     read: list[tuple[Action, ...]] = []
+    unknown: dict[str, None] = {}
     for rank, row in enumerate(rows):
         try:
-            read.append(_ordering([action for action in map(parse, row) if action is not None]))
+            actions = [action for action in map(parse, row) if action is not None]
         except BadSpec as problem:
             raise BadSpec(f"rank {rank}: {problem}") from None
-    schedule = Schedule(tuple(read), name, transfer_s)
+        unknown |= dict.fromkeys(action.what for action in actions if not action.known)
+        read.append(_ordering(actions))
+    schedule = Schedule(tuple(read), name, transfer_s, unknown=tuple(unknown))
     _ = schedule.dag  # checked now, not when first used
     return schedule
 

@@ -7,6 +7,7 @@ names above are still known; the tests hold them equal to torch's own lists.
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -50,7 +51,7 @@ def named(
         raise BadSpec(f"{name} needs {each} on each rank; {stages} stages on {ranks} ranks are not that")
     answer = _asked(name, stages, ranks, microbatches) if ask else None
     if answer is not None and not isinstance(answer, Exception):
-        return Schedule(from_schedule(answer).rows, name, transfer_s)
+        return replace(from_schedule(answer), name=name, transfer_s=transfer_s)
     if name in _BUILT_IN:
         rows = [_row(name, rank, ranks, stages // ranks, microbatches) for rank in range(ranks)]
         return read_actions(rows, name=name, transfer_s=transfer_s)

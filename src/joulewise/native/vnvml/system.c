@@ -1,6 +1,8 @@
 /* Calls about the library and the node: initialisation, versions, errors, counting and finding GPUs. */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <strings.h>
 #include <unistd.h>
@@ -8,7 +10,23 @@
 #include "answer.h"
 #include "connection.h"
 
-NVML_EXPORT nvmlReturn_t nvmlInit(void) { return connection_open(); }
+/* PyTorch asks NVML, in nvmlInit and nvmlDeviceGetCount_v2, how many GPUs CUDA has: so it can tell without starting
+ * CUDA. No CUDA can open a virtual GPU, so the answer for PyTorch is none, or where there is a real CUDA driver an error,
+ * upon which it asks CUDA itself. It is known by the first name of nvmlInit, which headers have replaced by _v2 and
+ * nvidia-ml-py by nvmlInitWithFlags: other readers of NVML in the same process count the virtual GPUs as ever. */
+static _Thread_local bool counts_for_cuda;
+
+static bool can_load(const char *library, int mode) {
+    void *handle = dlopen(library, RTLD_LAZY | mode);
+    if (handle) dlclose(handle);
+    return handle != NULL;
+}
+
+NVML_EXPORT nvmlReturn_t nvmlInit(void) {
+    nvmlReturn_t result = connection_open();
+    counts_for_cuda = result == NVML_SUCCESS && can_load("libc10.so", RTLD_NOLOAD); /* PyTorch's core, if loaded */
+    return result;
+}
 
 NVML_EXPORT nvmlReturn_t nvmlInit_v2(void) { return connection_open(); }
 
@@ -104,6 +122,12 @@ NVML_EXPORT nvmlReturn_t nvmlSystemGetHicVersion(unsigned *count, void *entries)
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetCount_v2(unsigned *count) {
     SYSTEM_CALL();
     REQUIRE(count);
+    if (counts_for_cuda) {
+        counts_for_cuda = false;
+        if (can_load("libcuda.so.1", 0)) return NVML_ERROR_UNKNOWN;
+        *count = 0;
+        return NVML_SUCCESS;
+    }
     *count = call.state->header.gpu_count;
     return NVML_SUCCESS;
 }

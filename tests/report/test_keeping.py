@@ -4,13 +4,13 @@ import threading
 
 import pytest
 
-from joulewise.cli import keeping
 from joulewise.cli.gpus import OpenGpus
-from joulewise.cli.keeping import Keeping, facts_of
 from joulewise.core.errors import NotKept
 from joulewise.core.event import Began, Finished
 from joulewise.core.measurement import Reading
+from joulewise.report import keeping
 from joulewise.report.figures import Beyond
+from joulewise.report.keeping import Keeping, facts_of
 from joulewise.report.kept_run import KeptRun
 from joulewise.report.story import Story
 from joulewise.report.summaries import Summaries

@@ -1,4 +1,4 @@
-"""What ``joulewise run`` and ``joulewise top`` measure with: one window over GPUs and host, and its history.
+"""What ``joulewise run``, ``joulewise top`` and ``tuning()`` measure with: a window over GPUs and host, its history.
 
 It puts the monitor, the recording, the history and the host's counters together, and never raises once it has
 begun: what happened to a GPU is part of its result.
@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from joulewise.cli.look import Sight
-from joulewise.cli.summary import GpuResult, HostResult
 from joulewise.core.errors import GpuLost
-from joulewise.core.measurement import Outcome
-from joulewise.device.gpu import Gpu
+from joulewise.core.measurement import Measurement, Outcome, total
+from joulewise.device.gpu import Gpu, GpuInfo
 from joulewise.device.host import HostEnergy, HostReading
 from joulewise.device.recording import Recorder
 from joulewise.monitor.report import Report
 from joulewise.monitor.sampler import Sampler
 from joulewise.monitor.window import Monitor, Window
-from joulewise.report.history import History
+from joulewise.report.history import History, Series
 from joulewise.store.thinned import Thinned
 
 T = TypeVar("T")
@@ -33,6 +32,26 @@ _LEAST_SO_FAR_S = 0.5
 _PATIENCE_S, _VIEW_PATIENCE_S = 10.0, 2.0
 """How long the driver may take to answer at the end, and for a view of the open window. A call of a wedged driver never
 returns, and the command's exit code must not wait for it; a whole node of slow counters answers within a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuResult:
+    """One GPU's part. ``measurement`` is None where there is nothing to say, and then ``reason`` says why."""
+
+    info: GpuInfo
+    series: Series
+    measurement: Measurement[Any] | None
+    reason: str | None = None
+    window_s: float | None = None
+    """From begin to end in the GPU's time, however long it could be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostResult:
+    """Processors and memory of the host. ``energy_j`` is None where ``reason`` says why."""
+
+    energy_j: float | None
+    reason: str | None = None
 
 
 class Meter:
@@ -103,21 +122,6 @@ class Meter:
             self._so_far = seen or self._so_far
         return self._so_far
 
-    def sights(self) -> list[Sight]:
-        """Every GPU as the sampler last saw it, with its energy so far."""
-        if self._monitor is None:
-            return []
-        report = self.so_far()
-        return [
-            Sight(
-                info=track.gpu.info,
-                reading=track.latest if track.lost is None else None,
-                used=report.gpus.get(track.gpu.info.uuid) if report else None,
-                reason=None if track.lost is None else str(track.lost),
-            )
-            for track in self._monitor.sampler.tracks
-        ]
-
     def end(self, outcome: Outcome) -> tuple[list[GpuResult], HostResult]:
         """Stop the window; what each GPU and the host used in it."""
         assert self._host_before is not None, "begin comes before end"
@@ -157,6 +161,12 @@ class Meter:
             return HostResult(energy_j)
         reasons = dict.fromkeys((*self.host.missing, *notes))  # what is missing is noted of every window, too
         return HostResult(None, "; ".join(reasons) or "no zone of the host could be read")
+
+
+def together(parts: Sequence[GpuResult]) -> Measurement[Any] | None:
+    """All GPUs that could be measured together; None where none could."""
+    measured = [part.measurement for part in parts if part.measurement is not None]
+    return total(measured) if measured else None
 
 
 def _within(patience_s: float, call: Callable[[], T]) -> T | None:

@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from joulewise.cli import meter
-from joulewise.cli.meter import Meter
+from joulewise.cli.look import sights
 from joulewise.core.errors import BadSpec
 from joulewise.core.measurement import EnergyReading, Outcome, Reading
 from joulewise.core.timeline import WallTime
 from joulewise.device.recording import load
 from joulewise.device.virtual import VirtualGpu
 from joulewise.model import catalog
+from joulewise.report import meter
+from joulewise.report.meter import Meter
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def until(comes_true: Callable[[], bool]) -> None:
 
 
 def wait_for_a_reading(used: Meter) -> None:
-    until(lambda: all(sight.reading is not None for sight in used.sights()))
+    until(lambda: all(sight.reading is not None for sight in sights(used)))
 
 
 def test_without_a_gpu_the_host_alone_is_measured_or_it_is_said_why_not(
@@ -42,7 +43,7 @@ def test_without_a_gpu_the_host_alone_is_measured_or_it_is_said_why_not(
     with Meter([]) as used:
         used.begin()
         used.keep_up()
-        assert (used.sampler, used.so_far(), used.sights()) == (None, None, [])
+        assert (used.sampler, used.so_far(), sights(used)) == (None, None, [])
         gpus, host = used.end(Outcome.REACHED)
     assert gpus == []
     assert host.energy_j is None
@@ -54,7 +55,7 @@ def test_a_window_is_seen_while_it_is_open_and_measured_when_it_ends(gpu: Virtua
     with Meter([gpu], interval_s=0.02, record=record) as used:
         used.begin()
         wait_for_a_reading(used)
-        (sight,) = used.sights()
+        (sight,) = sights(used)
         assert sight.reading is not None
         assert sight.reading.power_w is not None
         (result,), _ = used.end(Outcome.REACHED)
@@ -79,8 +80,8 @@ def test_a_gpu_that_is_lost_is_part_of_the_result(gpu: VirtualGpu) -> None:
         used.begin()
         wait_for_a_reading(used)
         other.fault(lost=True)
-        until(lambda: used.sights()[1].reason is not None)
-        assert used.sights()[1].reading is None
+        until(lambda: sights(used)[1].reason is not None)
+        assert sights(used)[1].reading is None
         (well, lost), _ = used.end(Outcome.REACHED)
     assert well.measurement is not None
     assert lost.measurement is not None

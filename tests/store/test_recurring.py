@@ -2,8 +2,8 @@ import os
 
 import pytest
 
-from joulewise.cli.recurring import interrupted, whereabouts, workload
 from joulewise.core.event import Finished
+from joulewise.store.recurring import interrupted, whereabouts, workload
 from joulewise.store.views import Run
 
 H200 = ["NVIDIA H200"]

@@ -1,26 +1,32 @@
-"""A measured command in the store: that it began, power and clocks meanwhile, what it used in the end.
+"""A measured run in the store: that it began, power and clocks meanwhile, what it used in the end.
 
-What stands behind ``joulewise run`` unless ``--no-keep``, and behind each trial of ``joulewise recur run``. All of it
-happens beside the command, on a thread, so that a slow disk or a server that is away never makes it wait; what cannot
-be written waits in memory, bounded. The end of a run waits ``END_WAIT_S`` for its store and no longer: what is not
-written then goes to a file that the next run takes in (``store.unsent``), and one line says so. A tuned run has a
-journal of its tuner's, sealed at its end: its readings go under that name, and what the whole command used beside it
-(``store.views``).
+What stands behind ``joulewise run`` unless ``--no-keep``, behind each trial of ``joulewise recur run``, and behind
+``frameworks.torch.tuning``. All of it happens beside the job, on a thread, so that a slow disk or a server that is
+away never makes it wait; what cannot be written waits in memory, bounded. The end of a run waits ``END_WAIT_S`` for
+its store and no longer: what is not written then goes to a file that the next run takes in (``store.unsent``), and
+one line says so. A tuned run has a journal of its tuner's (``tuners_journal``), sealed at its end: its readings go
+under that name, and what the whole job used beside it (``store.views``).
 """
 
 from __future__ import annotations
 
+import logging
+import math
 import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from joulewise.core.errors import JoulewiseError, NotKept
 from joulewise.core.event import Began, Event, Finished
+from joulewise.core.measurement import Measurement
 from joulewise.core.secrecy import masked
+from joulewise.device.gpu import Gpu
+from joulewise.report.meter import GpuResult, Meter, together
+from joulewise.store import recurring, views
 from joulewise.store import unsent as unsent_files
 from joulewise.store.bounded import BackgroundJournal, BoundedCalls
 from joulewise.store.database import Database
@@ -33,11 +39,7 @@ from joulewise.store.thinned import Thinned
 from joulewise.store.unsent import Learnt, Unsent
 from joulewise.store.views import measured_stream
 
-if TYPE_CHECKING:
-    from joulewise.cli.gpus import OpenGpus
-    from joulewise.cli.meter import Meter
-    from joulewise.cli.summary import Result
-    from joulewise.cli.tuning import Tuning
+_log = logging.getLogger("joulewise")
 
 NOT_KEPT: Final = "this run is not kept"
 _PERIOD_S: Final = 10.0
@@ -46,6 +48,53 @@ END_WAIT_S: Final = 2.0
 """How long the end of a run waits for its store, in all: the command's exit code must not hang on it."""
 SAVE_WAIT_S: Final = 1.0
 """How long it then waits for the file beside it: the same disk may hang."""
+
+
+_LOOKED_AT: Final = 50
+"""How many runs back one that was interrupted is looked for."""
+
+
+class Gpus(Protocol):
+    """The GPUs of a run; ``cli.gpus.OpenGpus`` is one."""
+
+    @property
+    def gpus(self) -> Sequence[Gpu]:
+        """All of them; maybe none."""
+        ...
+
+    @property
+    def simulated(self) -> bool:
+        """Whether we started the simulator."""
+        ...
+
+    @property
+    def virtual(self) -> bool:
+        """Whether what they use was never spent."""
+        ...
+
+
+class Tuned(Protocol):
+    """What tunes a run; ``cli.tuning.Tuning`` is one."""
+
+    @property
+    def run(self) -> str:
+        """The run's name."""
+        ...
+
+    @property
+    def journalled(self) -> str | None:
+        """The name of its journal in the store, which may be that of a run that is gone on with; None: none yet."""
+        ...
+
+    @property
+    def journal(self) -> Journal | None:
+        """Its journal; None: none yet."""
+        ...
+
+    @property
+    def learnt(self) -> Sequence[Learnt]:
+        """What it has learnt, to be kept at the end of the run."""
+        ...
 
 
 def new_name() -> str:
@@ -64,10 +113,13 @@ def opened(database: str | None = None) -> tuple[Store | None, str | None]:
         return None, f"{NOT_KEPT}: {error}"
 
 
-def facts_of(command: Sequence[str], found: OpenGpus, **more: Any) -> dict[str, Any]:
+def facts_of(command: Sequence[str], found: Gpus, **more: Any) -> dict[str, Any]:
     """The facts of a run that is measured and not tuned; ``more`` are plain values."""
-    from joulewise.cli import recurring
+    return {**began_facts(command, found), "tuned": False, **more}
 
+
+def began_facts(command: Sequence[str], found: Gpus, **more: Any) -> dict[str, Any]:
+    """The facts of any run, as its first event has them: what runs, where, since when and on which GPUs."""
     infos = [gpu.info for gpu in found.gpus]
     return {
         **recurring.whereabouts(),
@@ -78,45 +130,141 @@ def facts_of(command: Sequence[str], found: OpenGpus, **more: Any) -> dict[str, 
         "simulated": found.simulated,
         # A recording is read again, nothing is spent again.
         "virtual": found.virtual or any(info.backend == "replay" for info in infos),
-        "tuned": False,
         **more,
     }
 
 
-def of_run(store: Store, found: OpenGpus, meter: Meter, began: Began, tuning: Tuning | None) -> Keeping:
-    """What keeps a command that ``meter`` measures, not begun; ``began`` as it is, but for the name."""
+def of_run(
+    store: Store,
+    found: Gpus,
+    meter: Meter,
+    began: Began,
+    tuning: Tuned | None,
+    keep_up: Callable[[], object] | None = None,
+) -> Keeping:
+    """What keeps a job that ``meter`` measures, not begun; ``began`` as it is, but for the name. ``keep_up`` is called
+    every ten seconds, where nobody else can (``Meter.keep_up``)."""
     assert meter.thinned is not None, "the meter must make samples ready"
     named = replace(began, run=tuning.run if tuning is not None else new_name())
     uuids = [gpu.info.uuid for gpu in found.gpus]
     if tuning is None:
-        return Keeping(store, uuids, meter.thinned, named)
+        return Keeping(store, uuids, meter.thinned, named, keep_up=keep_up)
+
+    def journal() -> BackgroundJournal | None:
+        return tuning.journal if isinstance(tuning.journal, BackgroundJournal) else None
+
     return Keeping(
         store,
         uuids,
         meter.thinned,
         named,
         lambda: tuning.journalled,
-        journal=lambda: tuning.journal,
+        journal=journal,
         learnt=tuning.learnt,
+        keep_up=keep_up,
     )
 
 
-def ended(kept: Keeping, result: Result, now_s: float, why: str | None = None, **instead: Any) -> str | None:
-    """Keep what was measured; None, or why that could not be, in one line.
-
-    ``why`` says how it ended, where whoever ran it knows better than its exit code; ``instead`` are measured facts that
-    are known better, too.
+def measured(
+    parts: Sequence[GpuResult], *, duration_s: float, host_j: float | None, exit_code: int | None
+) -> dict[str, Any]:
+    """What the store keeps of what was measured: ``energy_j`` and ``energy_error_j`` (sampling only) of all GPUs
+    together, ``gain_error``, ``source``, ``duration_s``, ``outcome``, ``exit_code``, ``host_energy_j``; then each GPU.
     """
-    from joulewise.cli.summary import measured
-    from joulewise.report.outcome import advised
+    gpus = [
+        {"uuid": gpu.info.uuid, "name": gpu.info.name, **_kept(gpu.measurement), "reason": gpu.reason} for gpu in parts
+    ]
+    ended = {"duration_s": duration_s, "exit_code": exit_code, "host_energy_j": host_j}
+    return {**_kept(together(parts)), **ended, "gpus": gpus}
 
-    if why is None:
-        why = "ended" if result.exit_code == 0 else f"ended with exit code {result.exit_code}"
-    tuned = result.tuned
-    facts = {} if tuned is None or tuned.untuned is None else {"untuned": tuned.untuned}
-    if tuned is not None and tuned.advice is not None:
-        facts["advised"] = advised(tuned.advice)
-    return kept.end(now_s, why, {**measured(result), **instead}, **facts)
+
+def _kept(part: Measurement[Any] | None) -> dict[str, Any]:
+    told = measurement_json(part, None)
+    kept = {name: told[name] for name in ("energy_j", "gain_error", "duration_s", "source", "outcome")}
+    return {**kept, "energy_error_j": told["error_j"]}
+
+
+def measurement_json(measured: Measurement[Any] | None, reason: str | None) -> dict[str, Any]:
+    """A measurement as plain values, every number in the unit that its key ends in; null for what nobody knows."""
+    if measured is None:
+        keys = ("duration_s", "energy_j", "error_j", "gain_error", "total_error_j", "power_w", "source", "outcome")
+        return {**dict.fromkeys(keys), "notes": [], "reason": reason}
+    return {
+        "duration_s": measured.duration_s,
+        "energy_j": measured.energy_j,
+        "error_j": _finite(measured.error_j),
+        "gain_error": measured.gain_error,
+        "total_error_j": _finite(measured.total_error_j),
+        "power_w": _finite(measured.power_w),
+        "source": measured.source.value,
+        "outcome": measured.outcome.value,
+        "notes": list(measured.notes),
+        "reason": reason,
+    }
+
+
+def _finite(number: float) -> float | None:
+    """JSON has no infinity; an unknown is null."""
+    return number if math.isfinite(number) else None
+
+
+@dataclass(frozen=True, slots=True)
+class TunersJournal:
+    """Where a tuner writes what it decides and sees."""
+
+    journal: BackgroundJournal
+    run: str
+    """Its name in the store."""
+    seed: int | None = None
+    """Of the run that is gone on with; None for a new one."""
+
+    @property
+    def says(self) -> str:
+        """That a run is gone on with, in words; empty for a new one."""
+        return f"goes on with run {self.run}, which was interrupted" if self.seed is not None else ""
+
+
+def tuners_journal(
+    store: Store, run: str, fingerprint: str, uuids: Sequence[str], wanted: str, seed: int
+) -> TunersJournal:
+    """The journal of the same work if it was killed on this boot of this machine, else a new one called ``run``.
+
+    ``wanted`` is the objective in words; ``seed`` that of an interrupted run which has none. The store is waited for as
+    long as ``BoundedCalls`` does: what is written to one that is away is written when it is back.
+    """
+
+    def interrupted() -> tuple[views.Run, list[Event]] | None:
+        killed = recurring.interrupted(views.runs(store.tables, most=_LOOKED_AT), fingerprint, uuids, wanted)
+        # One that cannot be read cannot be gone on with.
+        return None if killed is None else (killed, [event for _, event in store.journal(killed.name).read()])
+
+    past: list[Event] = []
+    old_seed = None
+    try:
+        before = BoundedCalls(store.name)(interrupted)
+        if before is not None:
+            killed, events = before
+            old_seed = int(killed.facts.get("seed", seed))
+            run, past = killed.name, events
+    except (JoulewiseError, TypeError, ValueError) as error:
+        _log.debug("the run that was interrupted: %s", error)
+    journal = store.journal(run)
+    assert isinstance(journal, KeptJournal)
+    return TunersJournal(BackgroundJournal(journal, past), run, old_seed)
+
+
+class LearntLater(Memory):
+    """The user's memory, to read from. What is kept goes to ``learnt``: the file may be locked, and it is written when
+    the GPU has been given back."""
+
+    def __init__(self, learnt: list[Learnt]) -> None:
+        super().__init__(Database())
+        self._learnt = learnt
+
+    def keep(self, fingerprint: str, gpu_uuid: str, gpu_name: str, payload: Mapping[str, Any]) -> bool:
+        """As ``Memory.keep``, but later."""
+        self._learnt[:] = [(fingerprint, gpu_uuid, gpu_name, payload)]
+        return True
 
 
 def take_in(store: Store) -> None:
@@ -155,9 +303,10 @@ class Keeping:
         *,
         journal: Callable[[], BackgroundJournal | None] = lambda: None,
         learnt: Sequence[Learnt] = (),
+        keep_up: Callable[[], object] | None = None,
     ) -> None:
         self._store, self._uuids, self._thinned, self._began, self._tuned = store, tuple(uuids), thinned, began, tuned
-        self._tuners_journal, self._learnt = journal, learnt
+        self._tuners_journal, self._learnt, self._keep_up = journal, learnt, keep_up
         self._readings = store.readings()
         self._stream = ""
         self._journal: Journal | None = None
@@ -235,6 +384,8 @@ class Keeping:
             with suppress(NotKept):  # the next run tries again
                 take_in(self._store)
             while not self._ended.wait(_PERIOD_S):
+                if self._keep_up is not None:
+                    self._keep_up()
                 self._write()
             self._write()
             self._finish()
