@@ -46,8 +46,18 @@ GPUS = 8
 """Of one simulator in the part with processes of their own."""
 SHM = Path("/dev/shm")  # no case is about a death of the machine, so nothing need reach a disk
 
-Damage = Callable[[random.Random, Path, bytes, Path, bytes], None]
-"""What happens to the first file; the second is another GPU's, with what the two hold."""
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """The file that is damaged, and another GPU's, each with what it holds."""
+
+    path: Path
+    raw: bytes
+    other: Path
+    others: bytes
+
+
+Damage = Callable[[random.Random, Files], None]
 
 
 def figures(seed: int) -> dict[str, float]:
@@ -78,11 +88,11 @@ def _lines(raw: bytes) -> list[bytes]:
 def _bytes(change: Callable[[random.Random, bytes], bytes]) -> Damage:
     """A damage to what the file holds; drawn again if it changes nothing."""
 
-    def damage(rng: random.Random, path: Path, raw: bytes, other: Path, others: bytes) -> None:
-        changed = raw
-        while changed == raw:
-            changed = change(rng, raw)
-        path.write_bytes(changed)
+    def damage(rng: random.Random, files: Files) -> None:
+        changed = files.raw
+        while changed == files.raw:
+            changed = change(rng, files.raw)
+        files.path.write_bytes(changed)
 
     return damage
 
@@ -155,44 +165,44 @@ def _version(rng: random.Random, raw: bytes) -> bytes:
     return b"".join([to_line(json.dumps(record))[0], *_lines(raw)[1:]])
 
 
-def _foreign_lines(rng: random.Random, path: Path, raw: bytes, other: Path, others: bytes) -> None:
-    lines, theirs = _lines(raw), _lines(others)
+def _foreign_lines(rng: random.Random, files: Files) -> None:
+    lines, theirs = _lines(files.raw), _lines(files.others)
     lines[rng.randrange(len(lines))] = rng.choice(theirs)
-    path.write_bytes(b"".join(lines) + rng.choice(theirs))
+    files.path.write_bytes(b"".join(lines) + rng.choice(theirs))
 
 
-def _files_swapped(rng: random.Random, path: Path, raw: bytes, other: Path, others: bytes) -> None:
-    path.write_bytes(others)
-    other.write_bytes(raw)
+def _files_swapped(_: random.Random, files: Files) -> None:
+    files.path.write_bytes(files.others)
+    files.other.write_bytes(files.raw)
 
 
 def _link(target: str) -> Damage:
-    def damage(rng: random.Random, path: Path, raw: bytes, other: Path, others: bytes) -> None:
-        elsewhere = path.with_suffix(".elsewhere")
-        elsewhere.write_bytes(raw)
-        path.unlink()
-        path.symlink_to(target or elsewhere)
+    def damage(_: random.Random, files: Files) -> None:
+        elsewhere = files.path.with_suffix(".elsewhere")
+        elsewhere.write_bytes(files.raw)
+        files.path.unlink()
+        files.path.symlink_to(target or elsewhere)
 
     return damage
 
 
-def _huge(rng: random.Random, path: Path, raw: bytes, other: Path, others: bytes) -> None:
-    with path.open("r+b") as file:
+def _huge(rng: random.Random, files: Files) -> None:
+    with files.path.open("r+b") as file:
         file.truncate(rng.choice((8 << 20, 1 << 40)))
 
 
-def _folder(rng: random.Random, path: Path, raw: bytes, other: Path, others: bytes) -> None:
-    path.unlink()
-    path.mkdir()
+def _folder(_: random.Random, files: Files) -> None:
+    files.path.unlink()
+    files.path.mkdir()
 
 
-def _pipe(rng: random.Random, path: Path, raw: bytes, other: Path, others: bytes) -> None:
-    path.unlink()
-    os.mkfifo(path)
+def _pipe(_: random.Random, files: Files) -> None:
+    files.path.unlink()
+    os.mkfifo(files.path)
 
 
-def _open_to_all(rng: random.Random, path: Path, raw: bytes, other: Path, others: bytes) -> None:
-    path.chmod(0o666)
+def _open_to_all(_: random.Random, files: Files) -> None:
+    files.path.chmod(0o666)
 
 
 DAMAGES: Mapping[str, Damage] = {
@@ -258,7 +268,7 @@ class Desk:
         self._folder.mkdir(mode=0o700)
         left = [self._killed(rng, controls) for controls in self._controls]
         paths = [self._folder / f"{controls.uuid}.jsonl" for controls in self._controls]
-        DAMAGES[kind](rng, paths[0], left[0].raw, paths[1], left[1].raw)
+        DAMAGES[kind](rng, Files(paths[0], left[0].raw, paths[1], left[1].raw))
         concerned = (0, 1) if kind == "files swapped" else (0,)
         first = [self._restored(self._controls[index], left[index]) for index in concerned]
         again = [self._restored(self._controls[index], left[index]) for index in concerned]
@@ -369,7 +379,7 @@ def in_processes(rng: random.Random, *, daemon: bool) -> list[str]:
         raws = {uuid: (state / f"{uuid}.jsonl").read_bytes() for uuid in uuids}
         for uuid, other, kind in zip(uuids, (*uuids[1:], uuids[0]), kinds, strict=True):
             paths = [state / f"{each}.jsonl" for each in (uuid, other)]
-            DAMAGES[kind](rng, paths[0], raws[uuid], paths[1], raws[other])
+            DAMAGES[kind](rng, Files(paths[0], raws[uuid], paths[1], raws[other]))
         told = _by_daemon(node, folder) if daemon else _by_restore(node, folder)
         words = VnvmlState.open(node.directory)
         shown = [words.read_control(index) for index in range(GPUS)]
