@@ -242,10 +242,15 @@ def _repair_beside(state: Path, policy: Policy, outcome: Outcome, wanted: frozen
     from joulewise.daemon.repair import repair
 
     kept = {record.uuid: record for record in records.records(state) if wanted is None or record.uuid in wanted}
-    owed = frozenset(uuid for uuid, record in kept.items() if record.owed) - outcome.listed
+    told = {uuid for uuid in outcome.listed if uuid in kept and kept[uuid].unknown}  # nothing more is to be said
+    owed = frozenset(uuid for uuid, record in kept.items() if record.owed) - told
     if owed:
         # Who holds one by now is the daemon, which has just found the GPU: then it is its business.
-        outcome.restored += repair(state, gpus=owed, policy=policy, on_held=lambda *_: None)
+        given = repair(state, gpus=owed, policy=policy, on_held=lambda *_: None)
+        outcome.restored += given
+        failed = {each.gpu for each in given if each.ending is Ending.FAILED}
+        for uuid in {each.gpu for each in given} - failed:
+            outcome.pending.pop(uuid, None)  # it was for us to give back, from a folder that is not the daemon's
     for uuid, record in kept.items():
         if record.local:
             outcome.held[uuid] = f"{uuid} is in the hands of pid {record.keeper}, without the daemon; end that"
