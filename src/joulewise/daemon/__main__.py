@@ -282,7 +282,7 @@ def _only_one(state: Path, socket: Path) -> list[Lock | int]:
         folder = locks.folder()
         try:
             locks.check_folder(folder)
-            taken.append(_lock(folder / "daemon.lock", "the daemon's place on this machine's GPUs", socket))
+            taken.append(_lock(folder / "daemon.lock", "control of this machine's GPUs", socket))
         except OSError as error:
             raise NotSaved(
                 f"the daemon needs the lock in {folder} ({error.strerror or error}); start it as root"
