@@ -89,7 +89,13 @@ def round_trips(count: int) -> dict[str, float]:
         knobs = ["power_limit_w"]
         remote = ending.enter_context(RemoteLease.take([ours], knobs, ttl_s=300.0, socket=stage.socket))
         gpu = RemoteGpu(ours, socket=stage.socket)
-        controls = NvmlControls(local)
+
+        class Unlocked(NvmlControls):
+            """The daemon has the locks of all its GPUs; this one is nobody's but the bench's."""
+
+            locks = None
+
+        controls = Unlocked(local)
         mine = ending.enter_context(LocalLease.take([controls], knobs, state=stage.home / "local-state"))
         plain = ending.enter_context(_http(stage, "bare", bare))
         keeping = ending.enter_context(_http(stage, "keeper", kept))

@@ -292,9 +292,9 @@ def test_a_grant_counts_for_what_a_user_may_set(node: RunningNode, daemon: Runni
     assert clock["says"].endswith("but neither a grant nor a rule lets you")
 
 
-def test_rules_of_another_site_file_count_as_the_daemon_has_them(node: RunningNode, tmp_path: Path) -> None:
+def test_rules_of_another_site_file_count_as_the_daemon_has_them(tmp_path: Path) -> None:
     rules = "[[rule]]\nusers = '*'\nneeds = 'nothing'\nknobs = { sm_mhz = 'any' }\n"
-    with running_daemon(node, tmp_path, site=rules) as daemon:
+    with spawn("sim:h200") as node, running_daemon(node, tmp_path, site=rules) as daemon:
         answer = examined(node, uid=ANYONE, daemon=daemon.socket)
     assert all(gpu["settable"] for gpu in answer["gpus"])
 
@@ -326,10 +326,10 @@ def test_virtual_gpus_of_somebody_else_have_a_way_out(node: RunningNode) -> None
     assert "joulewise sim" in why["do"]
 
 
-def test_what_a_dead_daemon_left_behind_is_for_restore(node: RunningNode, breaker: NodeClient, tmp_path: Path) -> None:
-    with running_daemon(node, tmp_path) as daemon:
+def test_what_a_dead_daemon_left_behind_is_for_restore(tmp_path: Path) -> None:
+    with spawn("sim:h200*2") as node, running_daemon(node, tmp_path) as daemon:
         talk = daemon.connect()
-        uuid = breaker.uuids[5]
+        uuid = talk.hello["gpus"][1]
         lease = talk.ask("take", gpus=[uuid], knobs=["power_limit_w"], ttl_s=60.0)["lease"]
         talk.ask("apply", lease=lease, setting={"power_limit_w": 400.0})
         living = control.look({"JOULEWISE_SOCKET": "/nowhere/daemon.sock"}, daemon.state)
@@ -343,9 +343,9 @@ def test_what_a_dead_daemon_left_behind_is_for_restore(node: RunningNode, breake
     (left,) = said(answer, "left behind")
     assert "1 GPU" in left["says"]
     assert "joulewise restore" in left["do"]
-    (cap,) = told(answer, 5, "power cap")
+    (cap,) = told(answer, 1, "power cap")
     assert "joulewise restore" in cap["do"]
-    assert told(answer, 4, "power cap") == []
+    assert told(answer, 0, "power cap") == []
 
 
 def test_what_answers_but_is_no_daemon_is_none(tmp_path: Path) -> None:

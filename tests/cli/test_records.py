@@ -62,18 +62,37 @@ def test_what_was_intended_and_forgotten_since_is_read_as_its_owner_would(tmp_pa
         assert seen.entries == saved.entries
 
 
-def test_a_line_that_was_torn_by_a_crash_is_no_damage_and_any_other_nonsense_is(tmp_path: Path) -> None:
+def test_of_a_damaged_file_what_precedes_the_damage_counts_and_where_that_is_nothing_all_is_unknown(
+    tmp_path: Path,
+) -> None:
     with kept(tmp_path, "GPU-1", entry()):
         pass
     file = tmp_path / "GPU-1.jsonl"
     whole = file.read_bytes()
-    file.write_bytes(whole + b'{"intend": ["power_lim')
-    assert not records.records(tmp_path)[0].damaged
+    for torn in (whole + b'{"intend": ["power_lim', whole[:-1], whole + b'{"dance": []}\n', whole + b"[1]\n"):
+        file.write_bytes(torn)
+        (seen,) = records.records(tmp_path)
+        assert (seen.damaged, seen.owed, set(seen.entries)) == (False, True, {"power_limit_w"}), torn
+        (lease,) = records.as_leases([seen], None)
+        assert f"what it saved is damaged ({seen.damage})" in lease["why"]
     deep = b"[" * 100_000 + b"\n"
-    for nonsense in (b"", b"\n", b"{}\n", whole + b'{"dance": []}\n', whole + b"[1]\n", b"\xff\xff\n", deep):
+    for nonsense in (b"", b"\n", b"{}\n", b"\xff\xff\n", deep):
         file.write_bytes(nonsense)
         (seen,) = records.records(tmp_path)
         assert (seen.damaged, seen.owed, dict(seen.entries)) == (True, True, {}), nonsense[:40]
+        for listed in (None, [{"lease": "lease-2", "gpus": ["GPU-2"], "stage": "held"}]):
+            (lease,) = records.as_leases([seen], listed)
+            assert (lease["gpus"], lease["stage"], lease["uid"]) == (["GPU-1"], "owed", None)
+            assert "'joulewise restore --forget GPU-1'" in lease["why"]
+        assert records.as_leases([seen], [{"lease": "owed-GPU-1", "gpus": ["GPU-1"], "stage": "owed"}]) == []
+
+
+def test_a_link_is_not_followed_wherever_it_leads(tmp_path: Path) -> None:
+    for target in ("/dev/zero", tmp_path / "nothing"):
+        (tmp_path / "GPU-1.jsonl").unlink(missing_ok=True)
+        (tmp_path / "GPU-1.jsonl").symlink_to(target)
+        (seen,) = records.records(tmp_path)
+        assert (seen.owed, "it is a link" in seen.unknown) == (True, True)
 
 
 def test_a_lock_signed_by_a_process_that_has_gone_or_does_not_hold_it_keeps_nothing(tmp_path: Path) -> None:

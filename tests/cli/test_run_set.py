@@ -41,7 +41,11 @@ class Stage:
 
     def start(self, argv: list[str], *, road: str = "daemon") -> subprocess.Popen[str]:
         environ = {**self._environ, "JOULEWISE_SOCKET": str(self.daemon.socket)}
+        if road == "daemon" and self.daemon.process is None:
+            self.daemon.start()
         if road == "guardian":
+            if self.daemon.process is not None:  # it keeps all others from its GPUs, whatever their folders
+                self.daemon.stop()
             # In a folder of its own where root's leases are kept, so that the machine's is left alone.
             environ["JOULEWISE_SOCKET"] = "/nowhere/daemon.sock"
             mount = 'mount -t tmpfs tmpfs /var/lib && exec "$@"'

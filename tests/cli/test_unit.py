@@ -19,7 +19,7 @@ def test_the_unit_in_packaging_is_the_one_that_is_installed():
 def test_the_unit_is_made_for_the_python_that_joulewise_lies_in():
     made = unit.made_for(Path("/opt/joulewise/bin/python"), [Path("/opt/joulewise/lib/python3.11/site-packages")])
     assert "ExecStart=/opt/joulewise/bin/python -I -m joulewise.daemon\n" in made
-    assert "ExecStopPost=/opt/joulewise/bin/python -I -m joulewise restore\n" in made
+    assert "ExecStopPost=/opt/joulewise/bin/python -I -m joulewise restore --socket /dev/null\n" in made
     assert unit.SYSTEM_PYTHON not in made
     assert "ProtectHome=yes" in made
 

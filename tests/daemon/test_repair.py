@@ -115,7 +115,7 @@ def test_without_the_sites_rules_clocks_go_to_the_baseline_that_the_daemon_knew(
     assert lock[1] == 1500
 
 
-def test_an_unreadable_file_stays_owed_until_the_gpu_is_back_and_its_clocks_are_free(
+def test_what_a_damaged_file_had_said_stays_owed_and_its_clocks_are_freed_when_the_gpu_is_back(
     daemon: RunningDaemon, words: Words
 ):
     uuids = modify_and_kill(daemon)
@@ -128,19 +128,22 @@ def test_an_unreadable_file_stays_owed_until_the_gpu_is_back_and_its_clocks_are_
         for environ in (None, dict(os.environ)):  # a GPU that is lost, and none to be had at all
             given = repair(daemon, gpus=[uuids[0]], environ=environ)["given"]
             assert "failed" in {each["ending"] for each in given}
-            assert all("unreadable" in each["why"] for each in given)
+            assert all("its first line is damaged" in each["why"] for each in given)
         client.clear(0)
     given = repair(daemon)["given"]
     assert [(each["knob"], each["ending"]) for each in given if each["gpu"] == uuids[0]] == [
         ("sm_mhz", "reset"),
         ("memory_mhz", "reset"),
-        ("power_limit_w", "foreign"),
+        ("power_limit_w", "failed"),
     ]
     assert words.sm_lock(0) is None
     assert path.with_name(f"{path.name}.corrupt-1").read_bytes() == raw
-    assert repair(daemon) == {"given": [], "held": []}
+    (again,) = repair(daemon)["given"]
+    assert (again["knob"], again["ending"], again["after"]) == ("power_limit_w", "failed", 444.0)
     with daemon.node.client() as client:
-        client.fault(0, "foreign", power_limit_w=700.0)  # left as it was: ours, but nobody can know
+        client.fault(0, "foreign", power_limit_w=700.0)  # as an admin would, who then says so
+    path.unlink()
+    assert repair(daemon) == {"given": [], "held": []}
 
 
 def test_a_live_daemons_gpus_are_left_to_it(daemon: RunningDaemon, words: Words):

@@ -42,6 +42,14 @@ def daemon(node: RunningNode, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 @pytest.fixture
+def alone(daemon: RunningDaemon) -> Iterator[None]:
+    """The GPUs without the daemon that all share: a second one on them would be refused."""
+    daemon.stop()
+    yield
+    daemon.start()
+
+
+@pytest.fixture
 def words(node: RunningNode) -> Iterator[Words]:
     words = Words(node)
     yield words
@@ -235,6 +243,7 @@ def test_the_socket_is_for_everyone_and_its_folder_is_not(daemon: RunningDaemon)
     assert stat.S_IMODE(daemon.state.stat().st_mode) == 0o700
 
 
+@pytest.mark.usefixtures("alone")
 def test_a_socket_in_a_folder_that_others_can_write_is_refused(node: RunningNode, tmp_path: Path):
     with running_daemon(node, tmp_path / "d", start=False) as daemon:
         daemon.socket.parent.chmod(0o777)
@@ -247,12 +256,13 @@ def test_a_second_daemon_on_the_same_state_is_refused_and_the_first_goes_on(daem
         daemon.command(), env=daemon.node.environment(), capture_output=True, text=True, timeout=30, check=False
     )
     assert ended.returncode == 1
-    assert "another daemon" in ended.stderr
+    assert f"is in the hands of pid {daemon.pid} " in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
     with daemon.connect() as client:
         assert client.hello["pid"] == os.getpid()
 
 
+@pytest.mark.usefixtures("alone")
 def test_a_bad_site_file_is_told_in_one_line(node: RunningNode, tmp_path: Path):
     with (
         running_daemon(node, tmp_path / "d", site="no_such_key = 1\n", start=False) as daemon,
@@ -262,6 +272,7 @@ def test_a_bad_site_file_is_told_in_one_line(node: RunningNode, tmp_path: Path):
     assert "Traceback" not in str(caught.value)
 
 
+@pytest.mark.usefixtures("alone")
 def test_a_dead_daemons_socket_is_replaced_and_its_debts_are_paid(
     node: RunningNode, tmp_path: Path, words: Words, uuids: tuple[str, ...]
 ):
@@ -279,6 +290,7 @@ def test_a_dead_daemons_socket_is_replaced_and_its_debts_are_paid(
         lease.release()
 
 
+@pytest.mark.usefixtures("alone")
 def test_sigterm_gives_everything_back_and_exits_with_0(
     node: RunningNode, tmp_path: Path, words: Words, uuids: tuple[str, ...]
 ):
@@ -294,6 +306,7 @@ def test_sigterm_gives_everything_back_and_exits_with_0(
         assert len(lease.release().restored) == 6
 
 
+@pytest.mark.usefixtures("alone")
 def test_sighup_puts_other_rules_in_force_and_bad_ones_change_nothing(node: RunningNode, tmp_path: Path):
     with running_daemon(node, tmp_path / "d", site=f"ttl_most_s = 100\n{SITE}") as daemon, daemon.connect() as client:
         uuid = client.hello["gpus"][0]
@@ -313,6 +326,7 @@ def test_sighup_puts_other_rules_in_force_and_bad_ones_change_nothing(node: Runn
         assert ttl_s() == 200
 
 
+@pytest.mark.usefixtures("alone")
 def test_a_gpu_that_hangs_when_the_daemon_starts_joins_when_it_answers(
     node: RunningNode, tmp_path: Path, uuids: tuple[str, ...], words: Words
 ):
@@ -336,6 +350,7 @@ def test_a_gpu_that_hangs_when_the_daemon_starts_joins_when_it_answers(
             assert client.hello["gpus"] == list(uuids)
 
 
+@pytest.mark.usefixtures("alone")
 def test_a_gpu_that_is_lost_when_the_daemon_starts_joins_when_it_is_back(
     node: RunningNode, tmp_path: Path, uuids: tuple[str, ...]
 ):
@@ -352,6 +367,7 @@ def test_a_gpu_that_is_lost_when_the_daemon_starts_joins_when_it_is_back(
             until(lambda: client.ask("hello")["gpus"] == list(uuids), 20)
 
 
+@pytest.mark.usefixtures("alone")
 def test_a_driver_that_hangs_stalls_its_gpu_only_and_what_it_did_late_is_undone(
     node: RunningNode, tmp_path: Path, words: Words, uuids: tuple[str, ...]
 ):
@@ -392,6 +408,7 @@ def test_a_lease_is_of_its_connection_alone(daemon: RunningDaemon, uuids: tuple[
         assert client.ask("beat", lease=name)
 
 
+@pytest.mark.usefixtures("alone")
 def test_pace_is_kept_across_connections(node: RunningNode, tmp_path: Path, uuids: tuple[str, ...]):
     site = "[pace]\nwrites_per_s = 0.1\nburst = 3\n"
     with running_daemon(node, tmp_path / "d", site=site) as daemon:
@@ -462,6 +479,7 @@ def test_one_users_flood_leaves_others_their_share(
     until(lambda: words.limit_w(0) == 700, 5.0)
 
 
+@pytest.mark.usefixtures("alone")
 def test_a_file_that_is_no_socket_is_not_removed_for_one(node: RunningNode, tmp_path: Path):
     with running_daemon(node, tmp_path / "d", start=False) as daemon:
         daemon.socket.write_text("precious")
@@ -470,6 +488,7 @@ def test_a_file_that_is_no_socket_is_not_removed_for_one(node: RunningNode, tmp_
         assert daemon.socket.read_text() == "precious"
 
 
+@pytest.mark.usefixtures("alone")
 def test_a_daemon_that_is_told_nonsense_exits_with_2(node: RunningNode, tmp_path: Path):
     with (
         running_daemon(node, tmp_path / "d", site="no_such_key = 1\n", start=False) as daemon,
@@ -478,6 +497,7 @@ def test_a_daemon_that_is_told_nonsense_exits_with_2(node: RunningNode, tmp_path
         daemon.start()
 
 
+@pytest.mark.usefixtures("alone")
 def test_a_fault_in_a_file_of_the_site_ends_no_lease(node: RunningNode, tmp_path: Path, words: Words):
     with running_daemon(node, tmp_path / "d", site=f"poll_s = 0.1\n{SITE}") as daemon, daemon.connect() as client:
         uuid = client.hello["gpus"][0]
@@ -497,6 +517,7 @@ def test_a_fault_in_a_file_of_the_site_ends_no_lease(node: RunningNode, tmp_path
         assert words.limit_w(0) == 400
 
 
+@pytest.mark.usefixtures("alone")
 def test_a_daemon_that_could_not_give_all_back_lists_it_and_says_so_at_its_end(
     node: RunningNode, tmp_path: Path, words: Words, uuids: tuple[str, ...]
 ):

@@ -13,7 +13,7 @@ from joulewise.core.errors import GpuLost, NotPermitted, NotSaved, Unsupported
 from joulewise.core.knob import Setting
 from joulewise.core.timeline import VirtualTime
 from joulewise.device.keeper import Keeper
-from joulewise.device.lease import Ending, Owner
+from joulewise.device.lease import Ending, Owner, Restored
 from joulewise.device.node import NodeClient, RunningNode
 from joulewise.device.nvml_controls import NvmlControls
 from joulewise.device.saved import PERSISTENCE, Memory, Saved
@@ -349,7 +349,7 @@ def test_a_lock_of_ours_that_somebody_lifts_is_inferred_from_the_second_look_on(
     assert told == [[], ["inferred"], [], [], []]
 
 
-def test_a_corrupt_file_frees_the_clocks_and_leaves_the_limit(controls: VirtualControls, tmp_path: Path) -> None:
+def test_a_lost_file_frees_the_clocks_once_and_owes_the_limit(controls: VirtualControls, tmp_path: Path) -> None:
     controls.write("sm_mhz", 900.0)
     controls.write("power_limit_w", 300.0)
     (tmp_path / f"{controls.uuid}.jsonl").write_bytes(b"garbage\n")
@@ -358,38 +358,85 @@ def test_a_corrupt_file_frees_the_clocks_and_leaves_the_limit(controls: VirtualC
     endings = {each.knob: each for each in keeper.replay()}
     assert endings["sm_mhz"].ending is Ending.BASELINE
     assert endings["memory_mhz"].ending is Ending.RESET
-    assert (endings["power_limit_w"].ending, endings["power_limit_w"].after) == (Ending.FOREIGN, 300.0)
-    assert all("unreadable" in each.why and "corrupt-1" in each.why for each in endings.values())
+    limit = endings["power_limit_w"]
+    assert (limit.ending, limit.after) == (Ending.FAILED, 300.0)
+    assert "it shows 300 W (by default 700 W)" in limit.why
+    assert f"'joulewise restore --forget {controls.uuid}'" in limit.why
     assert controls.asked() == Setting(sm_mhz=1500, power_limit_w=300)
-    assert keeper.replay() == ()
     saved.close()
     assert (tmp_path / f"{controls.uuid}.jsonl.corrupt-1").read_bytes() == b"garbage\n"
+    controls.write("sm_mhz", 1200.0)  # an admin's, meanwhile
+    saved = Saved.open(tmp_path, controls.uuid)
+    assert [(each.knob, each.ending) for each in Keeper(controls, saved).replay()] == [("power_limit_w", Ending.FAILED)]
+    assert controls.asked() == Setting(sm_mhz=1200, power_limit_w=300)
+    saved.close()
 
 
-def test_a_corrupt_file_is_owed_until_the_clocks_are_free_whoever_frees_them(
+def test_a_lost_file_is_owed_until_somebody_has_seen_to_it_and_no_lease_is_given_meanwhile(
     controls: VirtualControls, gpu: VirtualGpu, tmp_path: Path
 ) -> None:
     controls.write("sm_mhz", 900.0)
     (tmp_path / f"{controls.uuid}.jsonl").write_bytes(b"garbage\n")
-    for fault in ({"lost": True}, {"no_permission": True}):
-        gpu.fault(**fault)
+    for fault in ({"lost": True}, {"no_permission": True}, None):
+        if fault is not None:
+            gpu.fault(**fault)
         saved = Saved.open(tmp_path, controls.uuid)
         keeper = Keeper(controls, saved)
-        assert {each.ending for each in keeper.replay() if each.knob != "power_limit_w"} == {Ending.FAILED}
+        clocks = {each.ending for each in keeper.replay() if each.knob != "power_limit_w"}
+        assert clocks == ({Ending.RESET} if fault is None else {Ending.FAILED})
         with pytest.raises((GpuLost, NotSaved)):
             keeper.take(BOTH, OWNER)  # over the one sign that something is owed
         saved.close()
         gpu.clear()
         assert Saved.known(tmp_path) == (controls.uuid,)
-    saved = Saved.open(tmp_path, controls.uuid)
-    keeper = Keeper(controls, saved)
-    notes = keeper.take(["power_limit_w"], OWNER)  # whoever comes next, even without a replay
-    assert all("corrupt-1" in note for note in notes)
-    assert notes
     assert controls.asked().get("sm_mhz") is None
+    saved = Saved.open(tmp_path, controls.uuid)
+    saved.set_aside()
+    keeper = Keeper(controls, saved)
+    keeper.take(["power_limit_w"], OWNER)
     keeper.restore(["power_limit_w"])
     saved.close()
     assert Saved.known(tmp_path) == ()
+
+
+def killed_with(controls: VirtualControls, folder: Path, *settings: Setting) -> Path:
+    """The file that a process leaves that is killed while its lease is open."""
+    saved = Saved.open(folder, controls.uuid)
+    keeper = Keeper(controls, saved)
+    keeper.take(BOTH, OWNER)
+    for setting in settings:
+        keeper.apply(setting, BOTH)
+    saved.close()
+    return folder / f"{controls.uuid}.jsonl"
+
+
+def replayed(controls: VirtualControls, folder: Path) -> dict[str, Restored]:
+    saved = Saved.open(folder, controls.uuid)
+    try:
+        return {each.knob: each for each in Keeper(controls, saved).replay()}
+    finally:
+        saved.close()
+
+
+@pytest.mark.parametrize("lost", [1, 2, 3])
+def test_what_lost_lines_had_announced_is_taken_for_ours(controls: VirtualControls, tmp_path: Path, lost: int) -> None:
+    controls.write("power_limit_w", 650.0)
+    path = killed_with(controls, tmp_path, Setting(power_limit_w=300.0, sm_mhz=900.0), Setting(power_limit_w=400.0))
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-lost]))
+    given = replayed(controls, tmp_path)
+    assert given["power_limit_w"].ending is Ending.RESTORED
+    assert controls.asked() == Setting(power_limit_w=650.0)
+    assert Saved.known(tmp_path) == ()
+    assert len(list(tmp_path.glob("*.corrupt-1"))) == 1
+
+
+def test_the_limit_of_a_whole_file_that_it_does_not_explain_is_somebody_elses(
+    controls: VirtualControls, tmp_path: Path
+) -> None:
+    killed_with(controls, tmp_path, Setting(power_limit_w=300.0))
+    controls.write("power_limit_w", 250.0)
+    assert replayed(controls, tmp_path)["power_limit_w"].ending is Ending.FOREIGN
+    assert controls.value("power_limit_w") == 250.0
 
 
 def test_a_disk_that_fills_in_the_middle_leaves_the_setting_from_before(controls: VirtualControls) -> None:

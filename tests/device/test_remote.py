@@ -117,10 +117,10 @@ def test_without_a_daemon_the_error_says_where_none_answers(tmp_path: Path):
             ask(path)
 
 
-def test_a_socket_may_lie_deeper_than_a_sockets_own_path_may_be_long(node: RunningNode, tmp_path: Path):
+def test_a_socket_may_lie_deeper_than_a_sockets_own_path_may_be_long(tmp_path: Path):
     deep = tmp_path / ("d" * 60) / ("e" * 60)
     deep.mkdir(parents=True)
-    with running_daemon(node, deep) as daemon, daemon.connect() as client:
+    with spawn("sim:h200") as node, running_daemon(node, deep) as daemon, daemon.connect() as client:
         assert len(str(daemon.socket)) > 107
         assert client.hello["pid"] == os.getpid()
 
@@ -140,7 +140,7 @@ def test_no_knobs_means_all_that_the_gpus_have(there: RemoteStage):
         assert lease.knobs == {knob.name for knob in KNOBS}
 
 
-def test_a_user_without_rights_gets_the_knobs_that_the_site_gives_as_far_as_it_does(node: RunningNode, tmp_path: Path):
+def test_a_user_without_rights_gets_the_knobs_that_the_site_gives_as_far_as_it_does(tmp_path: Path):
     rule = """
     [[rule]]
     users = [12345]
@@ -152,7 +152,11 @@ def test_a_user_without_rights_gets_the_knobs_that_the_site_gives_as_far_as_it_d
         "os.setgroups([]); os.setresgid(12345, 12345, 12345); os.setresuid(12345, 12345, 12345)\n"
         "with RemoteLease.take(sys.argv[2:], socket=Path(sys.argv[1])) as lease: print(dict(lease.allowed))"
     )
-    with running_daemon(node, tmp_path / "strict", site=rule) as daemon, node.client() as client:
+    with (
+        spawn("sim:h200*2") as node,
+        running_daemon(node, tmp_path / "strict", site=rule) as daemon,
+        node.client() as client,
+    ):
         told = subprocess.run(
             [sys.executable, "-c", asks, str(daemon.socket), *client.uuids], capture_output=True, text=True, timeout=60
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,6 +24,8 @@ from joulewise.device.saved import _MOST_LINES, Entry, Memory, Saved, boot_id
 from joulewise.device.saved_lines import from_line, to_line
 
 GPU = "GPU-00000000-aaaa-bbbb-cccc-dddddddddddd"
+VERSION_1 = Path(__file__).with_name("saved_version_1")
+"""As the first version wrote it: a lease that was killed with everything set, beside a lock that stands."""
 OWNER = Owner("lease-1", 1000, 4242, "python train.py", 77, "a reason with \u2028 and \n in it")
 
 
@@ -92,21 +95,52 @@ def test_only_the_value_in_force_and_the_one_to_be_written_are_remembered() -> N
     assert memory.entries["power_limit_w"].wrote == (300.0, 500.0, 450.0)
 
 
-def test_a_torn_last_line_had_not_begun(tmp_path: Path) -> None:
-    with opened(tmp_path) as saved:
-        saved.save(entry())
+def kept_file(directory: Path) -> bytes:
+    """The file of a lease on a limit and a clock, that has set both."""
+    with opened(directory) as saved:
+        saved.save(entry(), entry("sm_mhz", None))
         saved.intend("power_limit_w", 300.0, 612.345)
+        saved.intend("sm_mhz", 1200.0)
+        saved.intend("power_limit_w", 250.0, 300.0)
+    return (directory / f"{GPU}.jsonl").read_bytes()
+
+
+def test_wherever_a_file_is_cut_that_is_noticed_and_what_precedes_the_cut_is_believed(tmp_path: Path) -> None:
+    whole = kept_file(tmp_path)
     path = tmp_path / f"{GPU}.jsonl"
-    whole = path.read_bytes()
-    last = whole.splitlines(keepends=True)[-1]
-    for cut in range(1, len(last) + 1):
-        path.write_bytes(whole[:-cut])
+    snapshot = whole.index(b"\n")
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
         with opened(tmp_path) as saved:
-            assert saved.quarantined is None
-            assert saved.entries["power_limit_w"].wrote == ()
-            saved.intend("power_limit_w", 250.0, 612.345)  # goes on a line of its own
-        with opened(tmp_path) as saved:
-            assert saved.entries["power_limit_w"].wrote == (250.0,)
+            assert saved.damage
+            assert bool(saved.unknown) == (length < snapshot)
+            if saved.unknown:
+                assert saved.entries == {}
+                continue
+            assert {each.unsure for each in saved.entries.values()} == {True}
+            assert saved.entries["power_limit_w"].before == 612.345
+            assert saved.entries["power_limit_w"].wrote in ((), (300.0,), (300.0, 250.0))
+    assert sum(1 for _ in tmp_path.iterdir()) == 2  # looking leaves nothing behind
+
+
+def test_a_cut_file_is_gone_on_with_in_a_new_one_and_kept_for_people(tmp_path: Path) -> None:
+    path = tmp_path / f"{GPU}.jsonl"
+    cut = kept_file(tmp_path)[:-30]
+    path.write_bytes(cut)
+    with opened(tmp_path) as saved:
+        saved.forget("sm_mhz")
+        assert (tmp_path / f"{GPU}.jsonl.corrupt-1").read_bytes() == cut
+    with opened(tmp_path) as saved:
+        assert (saved.damage, saved.unknown, set(saved.entries)) == ("", "", {"power_limit_w"})
+        assert saved.entries["power_limit_w"].unsure
+        saved.intend("power_limit_w", 400.0)
+    with opened(tmp_path) as saved:
+        assert saved.entries["power_limit_w"].wrote[-1] == 400.0
+    path.write_bytes(cut)
+    with opened(tmp_path) as saved:
+        saved.forget("power_limit_w", "sm_mhz")
+        assert (tmp_path / f"{GPU}.jsonl.corrupt-2").read_bytes() == cut
+    assert Saved.known(tmp_path) == ()
 
 
 @given(data=st.data())
@@ -114,63 +148,187 @@ def test_a_torn_last_line_had_not_begun(tmp_path: Path) -> None:
 def test_no_flipped_byte_is_ever_taken_for_a_value(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
-        with opened(directory) as saved:
-            saved.save(entry(), entry("sm_mhz", None))
-            saved.intend("power_limit_w", 300.0, 612.345)
-            saved.intend("sm_mhz", 1200.0)
+        raw = bytearray(kept_file(directory))
         path = directory / f"{GPU}.jsonl"
-        raw = bytearray(path.read_bytes())
         place = data.draw(st.integers(0, 10_000)) % len(raw)
         raw[place] ^= data.draw(st.integers(1, 255))
         path.write_bytes(raw)
         with opened(directory) as saved:
-            if saved.quarantined is None:  # only a last newline that is gone can pass: a torn line
-                assert place == len(raw) - 1
-                assert saved.entries["power_limit_w"].before == 612.345
-                assert saved.entries["sm_mhz"].wrote == ()
-            else:
+            assert saved.damage
+            if saved.unknown:
+                assert place <= raw.index(b"\n")
                 assert saved.entries == {}
-                aside = saved.quarantined
-                assert path.read_bytes() == raw
-                with pytest.raises(NotSaved, match="unreadable"):
+                with pytest.raises(NotSaved, match="is lost with"):
                     saved.save(entry())
+                assert path.read_bytes() == raw
                 saved.set_aside()
-                assert aside.read_bytes() == raw
                 assert not path.exists()
                 saved.save(entry())  # life goes on
+            else:
+                limit, clock = saved.entries["power_limit_w"], saved.entries["sm_mhz"]
+                assert (limit.before, limit.unsure, clock.unsure) == (612.345, True, True)
+                assert limit.wrote in ((), (300.0,), (300.0, 250.0))
+                assert clock.wrote in ((), (1200.0,))
+                saved.save(entry())
+            assert (directory / f"{GPU}.jsonl.corrupt-1").read_bytes() == raw
+
+
+def lines_of(raw: bytes) -> list[bytes]:
+    return raw.splitlines(keepends=True)
+
+
+@pytest.mark.parametrize("what", ["twice", "swapped", "left out", "of another lease", "after the end"])
+def test_lines_that_are_whole_but_not_in_their_place_are_noticed(tmp_path: Path, what: str) -> None:
+    snapshot, first, second, third, end = lines_of(kept_file(tmp_path))
+    other = lines_of(kept_file_of(tmp_path, 111.0))
+    made = {
+        "twice": [snapshot, first, first, second, third, end],
+        "swapped": [snapshot, third, second, first, end],
+        "left out": [snapshot, first, second, end],
+        "of another lease": [snapshot, first, second, other[1], end],
+        "after the end": [snapshot, first, second, third, end, first],
+    }[what]
+    (tmp_path / f"{GPU}.jsonl").write_bytes(b"".join(made))
+    with opened(tmp_path) as saved:
+        assert saved.damage
+        assert saved.entries["power_limit_w"].before == 612.345
+        assert saved.entries["power_limit_w"].unsure
+
+
+def kept_file_of(directory: Path, before: float) -> bytes:
+    """The file of another lease."""
+    with opened(directory) as saved:
+        saved.save(entry(before=before))
+        saved.intend("power_limit_w", 222.0, before)
+    return (directory / f"{GPU}.jsonl").read_bytes()
 
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"\n", b"{}\n", b"not json\n", b"\xff\xfe\n", b"\0" * 100 + b"\n", b'["00000000",{}]\n', b"[" * 5000 + b"\n"],
+    [
+        b"", b"\n", b"{}\n", b"not json\n", b"\xff\xfe\n", b"\0" * 100, b"\0" * 100 + b"\n", b'["00000000",{}]\n',
+        b"[" * 5000 + b"\n", to_line('{"joulewise":0}')[0], to_line('{"joulewise":true}')[0], to_line("[2]")[0],
+    ],
+)  # fmt: skip
+def test_a_file_that_says_nothing_stays_and_nothing_is_saved_over_it(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / f"{GPU}.jsonl").write_bytes(content)
+    for _ in range(2):
+        with opened(tmp_path) as saved:
+            assert f"'joulewise restore --forget {GPU}'" in saved.unknown
+            assert saved.clocks_locked
+            assert saved.entries == {}
+            for act in (lambda: saved.save(entry()), lambda: saved.stand("sm_mhz", 1500.0)):
+                with pytest.raises(NotSaved, match="nothing is set") as refused:
+                    act()
+                assert refused.value.owed
+            saved.forget("power_limit_w")
+        assert (tmp_path / f"{GPU}.jsonl").read_bytes() == content
+    with opened(tmp_path) as saved:
+        saved.clocks_freed()
+    with opened(tmp_path) as saved:  # a file of ours that says the same, and where the other has gone
+        assert (saved.clocks_locked, saved.damage) == (False, "")
+        assert "corrupt-1" in saved.unknown
+        assert (tmp_path / f"{GPU}.jsonl.corrupt-1").read_bytes() == content
+        saved.set_aside()
+        saved.save(entry())
+
+
+def test_a_file_of_version_1_is_read_and_gone_on_with_in_this_version(tmp_path: Path) -> None:
+    path = tmp_path / f"{GPU}.jsonl"
+    path.write_bytes((VERSION_1 / path.name).read_bytes())
+    path.chmod(0o600)
+    with opened(tmp_path) as saved:
+        assert (saved.damage, saved.unknown) == ("", "")
+        limit, clock = saved.entries["power_limit_w"], saved.entries["sm_mhz"]
+        assert (limit.before, limit.wrote, limit.owner.lease) == (650.0, (400.0, 300.0), "lease-3f2a01-7")
+        assert (clock.before, clock.wrote) == (None, (1200.0,))
+        assert saved.standing == {"memory_mhz": 1593.0}
+        assert limit.unsure  # whether lines are missing at its end cannot be seen
+        saved.forget("sm_mhz")
+    assert not list(tmp_path.glob("*.corrupt-*"))  # it was not damaged
+    with opened(tmp_path) as saved:
+        assert (set(saved.entries), saved.standing) == ({"power_limit_w"}, {"memory_mhz": 1593.0})
+
+
+def test_a_damaged_line_in_a_file_of_version_1_ends_what_is_believed(tmp_path: Path) -> None:
+    lines = lines_of((VERSION_1 / f"{GPU}.jsonl").read_bytes())
+    (tmp_path / f"{GPU}.jsonl").write_bytes(b"".join([*lines[:2], lines[2].replace(b"400.0", b"500.0"), *lines[3:]]))
+    with opened(tmp_path) as saved:
+        assert saved.damage == "its line 3 is damaged"
+        assert set(saved.entries) == {"power_limit_w", "sm_mhz"}
+
+
+def test_a_newer_version_is_left_as_it_is_until_somebody_says_otherwise(tmp_path: Path) -> None:
+    path = tmp_path / f"{GPU}.jsonl"
+    newer = to_line(json.dumps({"joulewise": 3, "gpu": GPU, "something": "new"}))[0] + b"unlike today\n"
+    path.write_bytes(newer)
+    with opened(tmp_path) as saved:
+        assert "version 3" in saved.unknown
+        assert not saved.clocks_locked  # it may yet tell where they belong
+        saved.clocks_freed()
+        with pytest.raises(NotSaved):
+            saved.save(entry())
+        assert path.read_bytes() == newer
+        saved.set_aside()
+    assert (tmp_path / f"{GPU}.jsonl.corrupt-1").read_bytes() == newer
+
+
+@pytest.mark.parametrize(
+    "kind", ["link", "broken link", "folder", "pipe", "device", "huge", "of somebody", "open to all"]
 )
-def test_a_corrupt_file_stays_until_it_is_set_aside_and_the_start_goes_on(tmp_path: Path, content: bytes) -> None:
-    for number in (1, 2):
-        (tmp_path / f"{GPU}.jsonl").write_bytes(content)
-        for done in (False, True):
-            with opened(tmp_path) as saved:
-                assert saved.quarantined == tmp_path / f"{GPU}.jsonl.corrupt-{number}"
-                assert saved.entries == {}
-                assert Saved.known(tmp_path) == (GPU,)
-                if done:
-                    saved.set_aside()
-    assert Saved.known(tmp_path) == ()
+def test_what_is_no_file_of_ours_is_neither_followed_nor_believed_nor_touched(tmp_path: Path, kind: str) -> None:
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+    path, elsewhere = state / f"{GPU}.jsonl", tmp_path / "elsewhere"
+    elsewhere.write_bytes(kept_file(tmp_path))
+    (tmp_path / f"{GPU}.jsonl").unlink()
+    if kind in ("link", "broken link"):
+        path.symlink_to(elsewhere if kind == "link" else tmp_path / "nothing")
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    elif kind == "huge":
+        with path.open("wb") as file:
+            file.truncate(1 << 40)
+    else:
+        shutil.copy(elsewhere, path)
+        if kind == "open to all":
+            path.chmod(0o666)
+        elif os.geteuid() == 0:
+            os.chown(path, 12345, 12345)
+        else:
+            pytest.skip("only root may give a file away")
+    seen = os.lstat(path)
+    saved = Saved.open(state, GPU)
+    assert saved.unknown
+    assert saved.entries == {}
+    saved.close()
+    assert os.lstat(path) == seen
+    assert Saved.known(state) == (GPU,)
+    saved = Saved.open(state, GPU)
+    saved.set_aside()
+    saved.close()
+    assert Saved.known(state) == ()
 
 
 def test_a_file_from_before_entries_had_a_base_is_read(tmp_path: Path) -> None:
     with opened(tmp_path) as saved:
         saved.save(entry("sm_mhz", None))
     path = tmp_path / f"{GPU}.jsonl"
-    record = from_line(path.read_text().removesuffix("\n"))
+    record, _ = from_line(path.read_bytes().splitlines()[0])
+    record["joulewise"] = 1
     assert record["entries"][0].pop("base") is None
-    path.write_bytes(to_line(json.dumps(record)))
+    path.write_bytes(to_line(json.dumps(record))[0])
     with opened(tmp_path) as saved:
-        assert saved.quarantined is None
+        assert saved.damage == ""
         assert saved.entries["sm_mhz"].base is None
     record["entries"][0]["base"] = "1500"
-    path.write_bytes(to_line(json.dumps(record)))
+    path.write_bytes(to_line(json.dumps(record))[0])
     with opened(tmp_path) as saved:
-        assert saved.quarantined is not None
+        assert saved.unknown
 
 
 def test_what_stands_no_more_is_off_the_disk_or_it_stands(small_disk: Path) -> None:
@@ -189,7 +347,8 @@ def test_the_file_of_another_gpu_is_not_believed(tmp_path: Path) -> None:
     other = "GPU-11111111-aaaa-bbbb-cccc-dddddddddddd"
     (tmp_path / f"{GPU}.jsonl").rename(tmp_path / f"{other}.jsonl")
     saved = Saved.open(tmp_path, other)
-    assert saved.quarantined is not None
+    assert f"it is the file of {GPU}" in saved.unknown
+    assert saved.entries == {}
     saved.close()
 
 
@@ -324,7 +483,7 @@ def test_on_a_full_disk_nothing_is_kept_and_it_says_so(tmp_path: Path) -> None:
             saved.save(entry("sm_mhz", None))
         saved.intend("power_limit_w", 250.0, 612.345)
     with opened(tmp_path) as saved:
-        assert saved.quarantined is None
+        assert saved.damage == ""
         assert saved.entries["power_limit_w"].wrote == (250.0,)
         with limited_files(1):
             saved.forget("power_limit_w")  # giving back needs no room
@@ -377,12 +536,10 @@ def test_every_line_is_json_for_people_to_read(tmp_path: Path) -> None:
     assert [json.loads(line)[1] for line in lines][1] == {"intend": ["power_limit_w", 300.0, 612.345]}
 
 
-@pytest.mark.parametrize("what", ["folder", "file"])
-def test_what_others_could_have_written_is_not_believed(tmp_path: Path, what: str) -> None:
-    saved = Saved.open(tmp_path, GPU)
-    saved.save(Entry.new("power_limit_w", 650.0, OWNER, None))
-    saved.close()
-    (tmp_path if what == "folder" else tmp_path / f"{GPU}.jsonl").chmod(0o777)
+def test_what_is_in_a_folder_that_others_could_write_is_not_believed(tmp_path: Path) -> None:
+    with opened(tmp_path) as saved:
+        saved.save(entry())
+    tmp_path.chmod(0o777)
     with pytest.raises(NotSaved, match="not trusted: its mode 0777 lets others write"):
         Saved.open(tmp_path, GPU)
     tmp_path.chmod(0o700)

@@ -113,11 +113,14 @@ def test_a_corrupt_journal_is_set_aside_and_the_daemon_starts(damage: bytes, sce
         assert [path.read_bytes() for path in aside] == [damage]
         assert _told_of(stage)
         fresh = stage.client()
-        fresh("take", gpus=stage.uuids, knobs=BOTH)
+        refusal = fresh.refused("take", gpus=stage.uuids[:1], knobs=BOTH)
+        assert refusal.kind == "NotSaved"
+        assert "restore --forget" in refusal.message
+        fresh("take", gpus=stage.uuids[1:], knobs=BOTH)
         fresh("apply", power_limit_w=300)
         fresh("release")
         assert stage.hardware(0) == (400.0, None, None)
-        shown.saw("set aside and reported; clocks unlocked, limit left; serves")
+        shown.saw("set aside and reported; clocks unlocked, limit owed; serves the other GPU")
 
 
 def _told_of(stage: Stage) -> bool:

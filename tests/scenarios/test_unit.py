@@ -123,7 +123,7 @@ def test_the_daemon_and_the_restore_after_it_do_their_work_inside_what_the_unit_
             assert (words.limit_w(0), words.sm_lock(0)[1]) == (400.0, 1200)
             daemon.kill()
             assert words.limit_w(0) == 400.0
-            after = [sys.executable, *stop_post[1:], "--state", str(daemon.state), "--socket", str(daemon.socket)]
+            after = [sys.executable, *stop_post[1:], "--state", str(daemon.state)]
             ran = subprocess.run([*inside, *after], env=node.environment(), capture_output=True, text=True, timeout=60)
             assert ran.returncode == 0, ran.stderr
             assert (words.limit_w(0), words.sm_lock(0)) == (650.0, None)

@@ -57,6 +57,12 @@ class Daemon:
         return None
 
     @property
+    def unknown(self) -> dict[str, str]:
+        """GPUs of which nobody knows what was there before a lease, and why."""
+        owed = [lease for lease in self.leases if lease["stage"] == "owed" and not lease["knobs"]]
+        return {gpu: str(lease.get("why", "")) for lease in owed for gpu in lease["gpus"]}
+
+    @property
     def owed(self) -> frozenset[str]:
         """GPUs on which it could not yet give back what a process before it had set."""
         return frozenset(gpu for lease in self.leases if lease["stage"] == "owed" for gpu in lease["gpus"])
@@ -121,7 +127,10 @@ def look(environ: Mapping[str, str] = os.environ, state: Path = STATE, present: 
     if daemon is not None:
         # Whose files it keeps, even where its process cannot be seen from here; but it tells what it owes.
         owed = owed - set(daemon.gpus) | daemon.owed
-    findings = [said, *_left(owed, present, state)]
+    unknown = {uuid: record.unknown for uuid, record in kept.items() if record.owed and record.unknown}
+    if daemon is not None:
+        unknown |= daemon.unknown
+    findings = [said, *_lost(unknown), *_left(owed - set(unknown), present, state)]
     try:
         policy = site.load()
     except BadSpec as error:
@@ -129,6 +138,15 @@ def look(environ: Mapping[str, str] = os.environ, state: Path = STATE, present: 
         says, _, do = str(error).partition("; ")
         findings.append(Finding("site file", False, says, do or None))
     return Control(tuple(findings), daemon, policy, owed, kept, records.can_see(state))
+
+
+def _lost(unknown: Mapping[str, str]) -> list[Finding]:
+    """GPUs that are perhaps as a lease has left them, and of which nobody knows how they were."""
+    found = []
+    for uuid, why in sorted(unknown.items()):
+        says, _, do = why.partition("; ")
+        found.append(Finding("unsafe", False, says if uuid in says else f"{uuid}: {says}", do or None))
+    return found
 
 
 def _left(owed: frozenset[str], present: Collection[str], state: Path) -> list[Finding]:

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from joulewise.core.errors import BadSpec, NotPermitted
-from joulewise.device.saved import Entry, Memory, Saved, command_of
-from joulewise.device.saved_lines import from_line, to_entry
+from joulewise.device.saved import Entry, Saved, command_of, in_words, read
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +26,20 @@ class Record:
     standing: Mapping[str, float] = field(default_factory=dict)
     keeper: int | None = None
     """The living process that has it, as far as can be seen."""
-    damaged: bool = False
-    """Whether it cannot be understood: then something is owed, and nobody knows what."""
+    damage: str = ""
+    """What is wrong with it; what precedes the fault is believed."""
+    unknown: str = ""
+    """Why it does not tell what was there before, so that nobody knows what is owed."""
+
+    @property
+    def damaged(self) -> bool:
+        """Whether what was there before is lost with it."""
+        return bool(self.unknown)
 
     @property
     def owed(self) -> bool:
         """Whether something is to be undone and nobody alive is about to."""
-        return self.keeper is None and bool(self.entries or self.damaged)
+        return self.keeper is None and bool(self.entries or self.unknown)
 
     @property
     def local(self) -> bool:
@@ -91,6 +97,8 @@ def as_leases(found: Iterable[Record], listed: Iterable[Mapping[str, Any]] | Non
     owed = {gpu for each in listed or () if each.get("stage") == "owed" for gpu in each["gpus"]}
     leases: dict[tuple[str, str], dict[str, Any]] = {}
     for record in found:
+        if record.unknown and record.keeper is None and record.uuid not in owed:
+            leases[f"owed-{record.uuid}", "owed"] = _unknown(record)
         for entry in record.entries.values():
             local = record.keeper is not None and record.keeper == entry.owner.pid
             theirs = record.keeper is not None and not local  # a daemon's, or a guardian's who gives it back
@@ -118,39 +126,39 @@ def as_leases(found: Iterable[Record], listed: Iterable[Mapping[str, Any]] | Non
     return list(leases.values())
 
 
+def _unknown(record: Record) -> dict[str, Any]:
+    """What is owed where nobody knows whose lease it was, as one."""
+    return {
+        "lease": f"owed-{record.uuid}",
+        "uid": None,
+        "pid": None,
+        "command": "",
+        "reason": "",
+        "gpus": [record.uuid],
+        "knobs": [],
+        "stage": "owed",
+        "settings": {},
+        "why": record.unknown,
+    }
+
+
 def _why(record: Record) -> str:
     if record.keeper is not None:
         return f"pid {record.keeper} ({command_of(record.keeper)}) keeps it"
-    return "its process is gone; as root: 'joulewise restore'"
+    damage = f" and what it saved is damaged ({record.damage})" if record.damage else ""
+    return f"its process is gone{damage}; as root: 'joulewise restore'"
 
 
 def _record(directory: Path, uuid: str) -> Record:
     keeper = _keeper(directory / f"{uuid}.lock")
-    try:
-        memory = _folded((directory / f"{uuid}.jsonl").read_bytes())
-    except FileNotFoundError:  # given back this moment
+    path = directory / f"{uuid}.jsonl"
+    said = read(path, uuid)
+    if said is not None and said.damage and keeper is not None:
+        said = read(path, uuid)  # its keeper may have been about to add a line
+    if said is None:  # given back this moment
         return Record(uuid, keeper=keeper)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return Record(uuid, keeper=keeper, damaged=True)
-    return Record(uuid, memory.entries, memory.standing, keeper)
-
-
-def _folded(raw: bytes) -> Memory:
-    """The lines of a file, as its owner would read them; ValueError and others if they are not what we write."""
-    memory = Memory()
-    first, *later = map(from_line, raw[: raw.rfind(b"\n") + 1].decode("utf-8").split("\n")[:-1])
-    memory.save(*map(to_entry, first["entries"]))
-    for knob, value in first["standing"].items():
-        memory.stand(knob, value)
-    for line in later:
-        ((act, what),) = line.items()
-        if act == "intend":
-            memory.intend(*what)
-        elif act == "forget":
-            memory.forget(*what)
-        else:
-            raise ValueError(f"no act is called {act!r}")
-    return memory
+    unknown = in_words(said, path) if said.unknown else ""
+    return Record(uuid, said.entries, said.standing, keeper, said.damage, unknown)
 
 
 def _keeper(lock: Path) -> int | None:

@@ -42,6 +42,8 @@ class Outcome:
     held: dict[str, str] = field(default_factory=dict)
     pending: dict[str, str] = field(default_factory=dict)
     """Lease, or GPUs → why it has not come back yet."""
+    listed: set[str] = field(default_factory=set)
+    """GPUs that the daemon itself says are pending."""
     removed: tuple[Grant, ...] = ()
     daemon: bool = False
     """Whether a daemon lives and was asked."""
@@ -204,9 +206,13 @@ def _ask(
         if not (of_job or named or (wanted is None and given is None)):
             continue
         if lease["stage"] == OWED:
-            why = str(lease.get("why", "")).partition("; ")[0]
-            what = ", ".join(lease["gpus"])
-            outcome.pending[what] = f"not back yet, the daemon goes on trying{': ' + why if why else ''}"
+            why, what = str(lease.get("why", "")), ", ".join(lease["gpus"])
+            if "joulewise restore -" in why:  # not the daemon's to mend, and it says how it is
+                outcome.pending[what] = why
+            else:
+                why = why.partition("; ")[0]
+                outcome.pending[what] = f"not back yet, the daemon goes on trying{': ' + why if why else ''}"
+            outcome.listed.update(lease["gpus"])
             continue
         try:
             outcome.restored += map(to_restored, daemon.end(lease["lease"], "joulewise restore"))
@@ -236,10 +242,15 @@ def _repair_beside(state: Path, policy: Policy, outcome: Outcome, wanted: frozen
     from joulewise.daemon.repair import repair
 
     kept = {record.uuid: record for record in records.records(state) if wanted is None or record.uuid in wanted}
-    owed = frozenset(uuid for uuid, record in kept.items() if record.owed)
+    told = {uuid for uuid in outcome.listed if uuid in kept and kept[uuid].unknown}  # nothing more is to be said
+    owed = frozenset(uuid for uuid, record in kept.items() if record.owed) - told
     if owed:
         # Who holds one by now is the daemon, which has just found the GPU: then it is its business.
-        outcome.restored += repair(state, gpus=owed, policy=policy, on_held=lambda *_: None)
+        given = repair(state, gpus=owed, policy=policy, on_held=lambda *_: None)
+        outcome.restored += given
+        failed = {each.gpu for each in given if each.ending is Ending.FAILED}
+        for uuid in {each.gpu for each in given} - failed:
+            outcome.pending.pop(uuid, None)  # it was for us to give back, from a folder that is not the daemon's
     for uuid, record in kept.items():
         if record.local:
             outcome.held[uuid] = f"{uuid} is in the hands of pid {record.keeper}, without the daemon; end that"
@@ -257,7 +268,8 @@ def _tell(outcome: Outcome, *, quiet: bool, named: bool) -> None:
         complain(who if uuid in who else f"{uuid}: {who}")
     for what, why in outcome.pending.items():
         complain(f"{what}: {why.replace(what, 'it')}")  # its name once
-    for uuid in dict.fromkeys(each.gpu for each in outcome.restored if each.ending is Ending.FAILED):
+    failed = [each for each in outcome.restored if each.ending is Ending.FAILED]
+    for uuid in dict.fromkeys(each.gpu for each in failed if "joulewise restore -" not in each.why):
         complain(f"if that GPU is gone for good, 'joulewise restore --forget {uuid}' drops what is kept of it")
     if not quiet and not lines and not outcome.held and not outcome.pending:
         held = "the daemon holds no such lease" if named else "no lease is held"

@@ -84,7 +84,14 @@ class NotNow(GpuError):
 
 
 class NotSaved(GpuError):
-    """What was there before cannot be kept safe (disk full, read only), so nothing was written."""
+    """What was there before cannot be kept safe (disk full, read only), so nothing was written.
+
+    ``owed``: because something that was set before is to be undone first, and somebody has to see to it.
+    """
+
+    def __init__(self, message: str, *, owed: bool = False) -> None:
+        super().__init__(message)
+        self.owed = owed
 
 
 class GpuStalled(GpuError):

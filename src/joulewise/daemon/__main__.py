@@ -27,13 +27,15 @@ from joulewise.daemon import site
 from joulewise.daemon.audit import AUDIT, Audit
 from joulewise.daemon.grants import GRANTS, Grants
 from joulewise.daemon.notify import Notify
-from joulewise.daemon.server import Server, listen
+from joulewise.daemon.server import Server, check_dead, listen
 from joulewise.daemon.service import Service
 from joulewise.daemon.station import LATE_S, Station
 from joulewise.daemon.worker import Job, Workers
-from joulewise.device import nvml_library
+from joulewise.device import locks, nvml_library
 from joulewise.device.controls import Controls
 from joulewise.device.keeper import Keeper
+from joulewise.device.lease import Ending
+from joulewise.device.locks import Lock
 from joulewise.device.nvml_controls import NvmlControls
 from joulewise.device.nvml_reads import count
 from joulewise.device.nvml_space import mig_is_on
@@ -67,7 +69,7 @@ class Daemon:
     def __init__(self, options: argparse.Namespace) -> None:
         self._site: Path = options.site
         self._notify = Notify()
-        self._lock = _only_one(options.state)
+        self._locks = _only_one(options.state, options.socket)
         self._policy = site.load(self._site)
         self._state: Path = options.state
         self._workers = Workers()
@@ -99,7 +101,6 @@ class Daemon:
         self._find_gpus()
         path: Path = self._options.socket
         try:
-            path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             listener = listen(path, self._options.socket_mode)
         except OSError as error:
             raise BadSpec(f"cannot listen on {path} ({error.strerror}); name another place with --socket") from None
@@ -118,16 +119,24 @@ class Daemon:
     def _find_debts(self) -> None:
         """What processes before us have left, so that it is seen also where the GPU does not answer."""
         try:
-            for uuid in Saved.known(self._state):
-                try:
-                    saved = Saved.open(self._state, uuid)
-                except LeaseTaken:
-                    continue  # a living process's
-                if saved.entries or saved.quarantined is not None:
-                    self._service.owe(uuid, saved.entries.values(), "the GPU has not answered yet")
-                saved.close()
+            known = Saved.known(self._state)
         except NotSaved as error:
             _say(str(error))
+            return
+        for uuid in known:
+            try:
+                saved = Saved.open(self._state, uuid)
+            except LeaseTaken:
+                continue  # a living process's
+            except NotSaved as error:
+                _say(str(error))
+                self._service.owe(uuid, (), str(error))
+                continue
+            if saved.unknown or saved.damage:
+                _say(saved.unknown or f"what was saved of {uuid} is damaged: {saved.damage}; what precedes that counts")
+            if saved.entries or saved.unknown:
+                self._service.owe(uuid, saved.entries.values(), saved.unknown or "the GPU has not answered yet")
+            saved.close()
 
     def _find_gpus(self) -> None:
         """Until every GPU is found and what a daemon before us owed there is given back, but for those that hang.
@@ -210,11 +219,21 @@ class Daemon:
         self._service.set_policy(policy)
 
     def _open_keeper(self, controls: Controls) -> Keeper:
-        """In a worker, when a GPU is first used."""
+        """In a worker, when a GPU is first used. NotSaved, and its file is nobody's, while something there is unknown:
+        whoever sees to that shall not have to stop us."""
         saved = Saved.open(self._state, controls.uuid)
-        return Keeper(
-            controls, saved, baseline=self._policy.baseline(controls.uuid), persistence=self._policy.persistence
-        )
+        try:
+            if controls.locks is not None:
+                saved.lock_gpu(controls.locks, socket=self._options.socket)
+            baseline = self._policy.baseline(controls.uuid)
+            keeper = Keeper(controls, saved, baseline=baseline, persistence=self._policy.persistence)
+            if saved.unknown:
+                why = next(each.why for each in reversed(keeper.replay()) if each.ending is Ending.FAILED)
+                raise NotSaved(why, owed=True)
+        except BaseException:
+            saved.close()
+            raise
+        return keeper
 
     def _say_ready(self, path: Path) -> None:
         _say(f"ready on {path}")
@@ -254,19 +273,54 @@ def _share_one_heap() -> None:
     gc.freeze()  # what was loaded stays: no need to look through it ever again
 
 
-def _only_one(state: Path) -> int:
-    """Hold the state folder for as long as we live. LeaseTaken if another daemon does."""
+def _only_one(state: Path, socket: Path) -> list[Lock | int]:
+    """Be the one daemon of these GPUs, of this state folder and of this socket, for as long as we live.
+
+    LeaseTaken, naming the other daemon, if there is one; then nothing of its has been touched.
+    """
+    taken: list[Lock | int] = []
     try:
-        state.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fd = os.open(state / "daemon.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except OSError as error:
-        # Read only: nothing can be leased, but what is owed can be given back, and a lock can be held on a folder.
+        folder = locks.folder()
         try:
-            fd = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError:
+            locks.check_folder(folder)
+            taken.append(_lock(folder / "daemon.lock", "control of this machine's GPUs", socket))
+        except OSError as error:
             raise NotSaved(
-                f"the state folder {state} cannot be used ({error.strerror}); name one with --state"
+                f"the daemon needs the lock in {folder} ({error.strerror or error}); start it as root"
             ) from None
+        try:
+            taken.append(_lock(state / "daemon.lock", f"the state folder {state}", socket))
+        except OSError as error:
+            # Read only: nothing can be leased, but what is owed can be given back, and a lock can be held on a folder.
+            taken.append(_lock_folder(state, error))
+        try:
+            socket.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            taken.append(_lock(socket.with_name(socket.name + ".lock"), f"the socket {socket}", socket))
+        except OSError as error:
+            why = error.strerror or error
+            raise BadSpec(f"cannot listen on {socket} ({why}); name another place with --socket") from None
+        check_dead(socket)
+    except BaseException:
+        for lock in taken:
+            if isinstance(lock, Lock):
+                lock.release()
+            else:
+                os.close(lock)
+        raise
+    return taken
+
+
+def _lock(path: Path, what: str, socket: Path) -> Lock:
+    lock = Lock.take(path, what, "stop that first")
+    lock.sign(socket=str(socket.absolute()))
+    return lock
+
+
+def _lock_folder(state: Path, why: OSError) -> int:
+    try:
+        fd = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        raise NotSaved(f"the state folder {state} cannot be used ({why.strerror}); name one with --state") from None
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

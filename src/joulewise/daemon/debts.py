@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
-from joulewise.core.errors import LeaseTaken
+from joulewise.core.errors import LeaseTaken, NotSaved
 from joulewise.daemon.audit import Audit
 from joulewise.daemon.book import Book, Owed
 from joulewise.daemon.gather import Gather
@@ -81,6 +81,11 @@ class Debts:
             if result is None:
                 if isinstance(error, LeaseTaken):  # it is in the hands of a living process, which gives it back
                     self._book.owed.pop(gpu, None)
+                elif isinstance(error, NotSaved) and error.owed:
+                    before = self._book.owed.get(gpu)
+                    self.owe(gpu, () if before is None else before.entries, str(error))
+                    if before is None or before.why != str(error):
+                        self._audit.write(op="replay", gpu=gpu, result=Ending.FAILED.value, why=str(error))
                 return None
             given, entries = result
             why = next((each.why for each in given if each.ending is Ending.FAILED), None)
@@ -109,6 +114,8 @@ class Debts:
 
     def _failed(self, gpu: str) -> Given:
         owed = self._book.owed.get(gpu)
+        if owed is not None and not owed.entries:
+            return (Restored(gpu, "*", Ending.FAILED, None, None, None, owed.why),)
         return () if owed is None else tuple(
             Restored(gpu, each.knob, Ending.FAILED, each.before, each.wrote[-1] if each.wrote else None, None, owed.why)
             for each in owed.entries

@@ -16,6 +16,7 @@ import resource
 import select
 import socket
 import stat
+import struct
 import traceback
 from collections import deque
 from collections.abc import Callable
@@ -24,11 +25,12 @@ from pathlib import Path
 from time import perf_counter
 from typing import Final
 
-from joulewise.core.errors import BadMessage, BadSpec, JoulewiseError, NotNow, NotPermitted
+from joulewise.core.errors import BadMessage, BadSpec, JoulewiseError, LeaseTaken, NotNow, NotPermitted
 from joulewise.daemon.peer import ANCILLARY_BYTES, Peer, peer_of, sender_of
 from joulewise.daemon.service import Service
 from joulewise.daemon.worker import Workers
 from joulewise.device import trusted, wire
+from joulewise.device.locks import command_of
 
 MOST_CONNECTIONS: Final = 1024
 MOST_OF_ONE_USER: Final = 256
@@ -437,6 +439,24 @@ def _name_senders(listener: socket.socket) -> None:
     """Let every message of its connections carry its sender. Before it listens: connections inherit this, on Linux 6.16
     and newer at connect(), which may be long before accept(); what comes before accept() then has it, too."""
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+
+
+def check_dead(path: Path) -> None:
+    """LeaseTaken, naming who listens, if somebody does at ``path``: a daemon from before there was a lock, say."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK) as knock:
+        try:
+            folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                knock.connect(f"/proc/self/fd/{folder}/{path.name}")  # a path may have no more than 107 bytes
+            finally:
+                os.close(folder)
+            pid = struct.unpack("3i", knock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+            who = f"pid {pid} ({command_of(pid)})"
+        except BlockingIOError:  # its queue is full: it lives
+            who = "another process"
+        except OSError:
+            return
+    raise LeaseTaken(f"the socket {path} is in the hands of {who}; stop that first")
 
 
 def listen(path: Path, mode: int) -> socket.socket:

@@ -6,6 +6,7 @@ process. A clock value is a *ceiling*: writing it locks the clock into [lowest s
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from joulewise.core.knob import Choices, Space
@@ -59,6 +60,11 @@ class Controls(Protocol):
     @property
     def time(self) -> TimeSource:
         """The time in which the GPU lives."""
+        ...
+
+    @property
+    def locks(self) -> Path | None:
+        """The folder of the lock that keeps other processes from writing it; None if it lives in this one."""
         ...
 
     def value(self, knob: str) -> float | None:

@@ -91,7 +91,8 @@ class Keeper:
         """Save what is there, durably, so that ``apply`` may write ``knobs``: all of them or none.
 
         Returns what the taker should know. Raises Unsupported for a knob that this GPU has not, LeaseTaken if one is
-        in other hands, NotSaved if it cannot be kept, NotPermitted if the site refuses it without persistence mode.
+        in other hands, NotSaved if it cannot be kept or what was there before other leases is lost, NotPermitted if the
+        site refuses it without persistence mode.
         """
         for knob in knobs:
             if knob not in self.controls.space.knobs:
@@ -101,7 +102,8 @@ class Keeper:
         if not self.taken:
             self._unsaid.clear()  # it was for those who have gone, and is no news to a new lease
         self.controls.read()  # a GPU that is lost says so here, whatever is asked of it
-        notes = list(dict.fromkeys(each.why for each in self._undo.after_corruption()))
+        self._undo.after_corruption()
+        notes: list[str] = []
         self._heed_reload()
         counter_j = self._watch.counter_j
         entries = [

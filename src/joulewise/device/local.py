@@ -116,7 +116,13 @@ class _Hands:
         if state is not None:
             rescue(state, controls.uuid, baseline=baseline, controls=controls)
         saved = Memory() if state is None else Saved.open(state, controls.uuid)
-        keeper = Keeper(controls, saved, baseline=baseline, persistence=persistence)
+        try:
+            if controls.locks is not None:
+                saved.lock_gpu(controls.locks)
+            keeper = Keeper(controls, saved, baseline=baseline, persistence=persistence)
+        except BaseException:
+            saved.close()
+            raise
         held = self.held[key] = _Held(controls, saved, keeper)
         return held
 

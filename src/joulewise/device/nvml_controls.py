@@ -7,12 +7,14 @@ power limit has two, for what was requested and for what is in force.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
 from joulewise.core.errors import GpuError, OutOfRange, Unsupported
 from joulewise.core.knob import Space
 from joulewise.core.units import milliwatts_from_watts, watts_from_milliwatts
+from joulewise.device import locks
 from joulewise.device import nvml_library as library
 from joulewise.device.controls import LIMIT
 from joulewise.device.nvml_reads import NvmlReads
@@ -44,6 +46,11 @@ class NvmlControls(NvmlReads):
     def uuid(self) -> str:
         """The GPU's name for good."""
         return self._uuid
+
+    @property
+    def locks(self) -> Path | None:
+        """One place for this machine's GPUs, another for a simulator's."""
+        return locks.folder()
 
     def value(self, knob: str) -> float | None:
         """The requested limit; None for clocks, and where there is no limit to read."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from joulewise.core.errors import JoulewiseError
+from joulewise.core.errors import JoulewiseError, LeaseTaken
 from joulewise.core.knob import DEFAULT, Setting
+from joulewise.device import locks
 from joulewise.device.controls import Controls
 from joulewise.device.keeper import Keeper
 from joulewise.device.lease import Ending, Restored
@@ -23,13 +24,17 @@ def rescue(
 
     What fails is FAILED and stays owed, also if the GPU cannot be had at all. ``baseline`` is the site's of today,
     where it is known; ``controls`` the GPU, if it is open already. Raises LeaseTaken while a live process has the
-    file, which gives back by itself, and NotSaved if ``state`` cannot be read.
+    file or the GPU, which gives back by itself, and NotSaved if ``state`` cannot be read.
     """
     saved = Saved.open(state, uuid)
     try:
-        if not saved.entries and not saved.standing and saved.quarantined is None:
+        if not saved.entries and not saved.standing and not saved.unknown:
             return ()
+        if folder := locks.folder() if controls is None else controls.locks:
+            saved.lock_gpu(folder)
         return Keeper(controls or _open(uuid), saved, baseline=baseline).replay()
+    except LeaseTaken:
+        raise
     except JoulewiseError as error:
         return _out_of_reach(saved, str(error))
     finally:
@@ -43,9 +48,8 @@ def _open(uuid: str) -> Controls:
 
 
 def _out_of_reach(saved: Saved, why: str) -> tuple[Restored, ...]:
-    if saved.quarantined is not None:
-        why = f"what was saved is unreadable; {why}"
-        return (Restored(saved.uuid, "*", Ending.FAILED, None, None, None, why),)
+    if saved.unknown:
+        return (Restored(saved.uuid, "*", Ending.FAILED, None, None, None, f"{why}; {saved.unknown}"),)
     return tuple(
         Restored(saved.uuid, each.knob, Ending.FAILED, each.before, each.wrote[-1] if each.wrote else None, None, why)
         for each in saved.entries.values()

@@ -1,23 +1,28 @@
 """What was on a GPU before we turned its knobs, kept so that no death loses it. One file a GPU: ``GPU-….jsonl``.
 
 The first line is a snapshot, written aside, synced and renamed into place before the first write to the hardware. Every
-later line announces an act *before* it is done ("intend power_limit_w 300"), in one ``write`` each; a torn last line
-means that its act had not begun. These lines need no sync: the death of a process does not lose what it has written,
-and the death of the machine resets the GPU, which the boot id in each entry tells. A file in which nothing is left to
-keep is removed, so that a file means that something is owed.
+later line announces an act *before* it is done ("intend power_limit_w 300"), in one ``write`` each. These lines need no
+sync: the death of a process does not lose what it has written, and the death of the machine resets the GPU, which the
+boot id in each entry tells. A file in which nothing is left to keep is removed, so that a file means that something is
+owed.
 
-One process at a time owns a GPU's file, by ``flock`` on ``GPU-….lock``, which the kernel drops when it dies. ``Saved``
-holds the file; ``Memory`` is the same for GPUs that live and die with this process. Neither touches hardware: the
-keeper does.
+A file may be damaged all the same (``saved_lines`` says how that is noticed). What precedes the fault is believed, and
+its entries are ``unsure``: a limit that they do not explain may be ours. Where the snapshot is lost nobody knows what
+was there (``unknown``): nothing is set on that GPU, and the file stays, until somebody says to forget it. No file that
+is damaged is ever deleted: it gets the name ``….corrupt-N`` when another takes its place.
+
+One process at a time owns a GPU's file, by ``GPU-….lock`` beside it; who writes the hardware also has the GPU's own
+lock (``lock_gpu``). ``Saved`` holds the file; ``Memory`` is the same for GPUs that live and die with this process.
+Neither touches hardware: the keeper does.
 """
 
 from __future__ import annotations
 
-import fcntl
+import errno
 import itertools
 import json
 import os
-import re
+import stat
 import weakref
 from collections.abc import Mapping
 from contextlib import suppress
@@ -25,29 +30,73 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
-from joulewise.core.errors import BadSpec, LeaseTaken, NotSaved
-from joulewise.device import trusted
+from joulewise.core.errors import BadSpec, NotSaved
+from joulewise.device import locks, trusted
+from joulewise.device.locks import Lock, command_of
 from joulewise.device.saved_lines import (
     PERSISTENCE,
+    VERSION,
+    Contents,
     Entry,
     boot_id,
-    from_line,
-    to_entry,
-    to_knob,
+    contents,
+    end_line,
     to_line,
-    to_number,
+    to_uuid,
     wrote_after,
 )
 
-__all__ = ["PERSISTENCE", "STATE", "Entry", "Memory", "Saved", "boot_id", "command_of"]
+__all__ = ["PERSISTENCE", "STATE", "Entry", "Memory", "Saved", "boot_id", "command_of", "in_words", "read"]
 
 STATE: Final = Path("/var/lib/joulewise")
 """Where the files are if nobody says otherwise; root's."""
 
 
-_VERSION: Final = 1
 _MOST_LINES: Final = 4096  # about 300 KB: read back in some 20 ms, and one sync in 4096 writes is not felt
-_UUID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,79}")  # it becomes a file name
+_MOST_BYTES: Final = 4 << 20
+"""Far more than that, with the longest reasons that owners may give; what follows is no file of ours."""
+
+
+def read(path: Path, uuid: str) -> Contents | None:
+    """What the file of the GPU ``uuid`` says; None if there is none. Never raises, follows no link, waits for no pipe.
+
+    A file that others could have written is not believed, nor replaced.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        linked = error.errno == errno.ELOOP
+        why = "it is a link, which is not followed" if linked else f"it cannot be read ({error.strerror})"
+        return Contents(damage=why, unknown=why, ours=False)
+    try:
+        seen = os.fstat(fd)
+        why = "" if stat.S_ISREG(seen.st_mode) else "it is no plain file"
+        if untrusted := why or trusted.why_not(seen):
+            return Contents(damage=untrusted, unknown=untrusted, ours=False)
+        with os.fdopen(os.dup(fd), "rb") as file:
+            raw = file.read(_MOST_BYTES)
+    except OSError as error:
+        why = f"it cannot be read ({error.strerror})"
+        return Contents(damage=why, unknown=why, ours=False)
+    finally:
+        os.close(fd)
+    return contents(raw, uuid)
+
+
+def in_words(said: Contents, path: Path) -> str:
+    """Why the file at ``path`` does not tell what was there before, and what to do about it."""
+    uuid = path.stem
+    forget = f"'joulewise restore --forget {uuid}'"
+    if not said.damage:  # as ``clocks_freed`` has left it
+        return f"{said.unknown}; set its power limit by hand, then {forget}"
+    if said.ours:
+        why = f"what was there before a lease is lost with {path} ({said.unknown})"
+        return f"{why}; set its power limit by hand, then {forget}"
+    return (
+        f"{path}, which says what was there before a lease, is left as it is: {said.unknown}; see to that, or {forget}"
+    )
 
 
 class Memory:
@@ -57,8 +106,10 @@ class Memory:
         self.entries: dict[str, Entry] = {}
         self.standing: dict[str, float] = {}
         """Clocks that joulewise was told to keep between leases."""
-        self.quarantined: Path | None = None
-        """Where a corrupt file goes by ``set_aside``. Until then it stays, as a file means that something is owed."""
+        self.unknown = ""
+        """Why what was there before cannot be known any more, and the way out; empty if it is known."""
+        self.clocks_locked = False
+        """Whether, where it is unknown, nobody has freed the clocks yet."""
 
     def save(self, *entries: Entry) -> None:
         """Keep what is there before the first write; durable on return. NotSaved, and nothing kept, if it cannot be."""
@@ -84,9 +135,16 @@ class Memory:
         else:
             self.standing[knob] = value
 
+    def clocks_freed(self) -> None:
+        """The clocks that a lost file may have been about are free. Never fails: at worst they are freed once more."""
+        self.clocks_locked = False
+
     def set_aside(self) -> None:
-        """What a corrupt file may have held is dealt with: from now on it is for people only. Never fails."""
-        self.quarantined = None
+        """Somebody has dealt with what is ``unknown``: from now on a damaged file is for people only."""
+        self.unknown, self.clocks_locked = "", False
+
+    def lock_gpu(self, folder: Path, *, socket: Path | None = None) -> None:
+        """Keep every other process from writing this GPU, whatever places it was told; see ``Saved.lock_gpu``."""
 
     def close(self) -> None:
         """Let go. Idempotent."""
@@ -95,15 +153,19 @@ class Memory:
 class Saved(Memory):
     """The durable memory of one GPU; made by ``open``. Used by one thread at a time."""
 
-    def __init__(self, directory: Path, uuid: str, lock_fd: int) -> None:
+    def __init__(self, directory: Path, uuid: str, lock: Lock) -> None:
         """Not to be called: ``open`` gets the lock first."""
         super().__init__()
         self.uuid = uuid
+        self.damage = ""
+        """What is wrong with the file, until another takes its place; empty if it is whole."""
         self._directory = directory
         self._path = directory / f"{uuid}.jsonl"
-        self._lock_fd = lock_fd
+        self._locks = [lock]
         self._fd = -1
-        self._length = self._lines = 0
+        self._length = self._lines = self._checksum = 0
+        self._anew = False
+        """Whether nothing can be added to the file, so that the next line needs a new one."""
         _open.add(self)
 
     @classmethod
@@ -111,52 +173,78 @@ class Saved(Memory):
         """Become the one owner of this GPU's file and read it.
 
         LeaseTaken, naming the holder, while another live process owns it; NotSaved if ``directory`` cannot be used.
-        A corrupt file counts as empty, but nothing can be saved over it until it is ``set_aside``.
+        Damage raises nothing: see ``damage`` and ``unknown``. Nothing can be saved over what is unknown.
         """
-        if not _UUID.fullmatch(uuid):
-            raise BadSpec(f"{uuid!r} is no GPU's UUID; it would have to be letters, digits and dashes")
         try:
-            lock_fd = _open_lock(directory, uuid)
-            untrusted = trusted.why_not(directory.stat())
+            to_uuid(uuid)
+        except ValueError as error:
+            raise BadSpec(str(error)) from None
+        try:
+            lock = Lock.take(directory / f"{uuid}.lock", uuid, "end that, or ask its daemon")
         except OSError as error:
             raise _not_saved(directory, error) from None
-        if untrusted:  # whoever can write there could have any value brought back
-            os.close(lock_fd)
-            raise NotSaved(f"{directory} is not trusted: {untrusted}; nothing is set, and nothing in it believed")
+        saved = cls(directory, uuid, lock)
         try:
-            try:
-                fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise LeaseTaken(f"{uuid} is in the hands of {_holder(lock_fd)}; end that, or ask its daemon") from None
-            _sign(lock_fd)
-            saved = cls(directory, uuid, lock_fd)
-        except BaseException:
-            os.close(lock_fd)
-            raise
-        try:
+            if untrusted := trusted.why_not(directory.stat()):  # whoever can write there could have any value back
+                raise NotSaved(f"{directory} is not trusted: {untrusted}; nothing is set, and nothing in it believed")
+            lock.sign()
             saved._load()
+        except OSError as error:
+            saved.close()
+            raise _not_saved(directory, error) from None
         except BaseException:
             saved.close()
             raise
         return saved
 
+    def lock_gpu(self, folder: Path, *, socket: Path | None = None) -> None:
+        """Keep every other process from writing this GPU, wherever it saves or listens; until ``close``.
+
+        LeaseTaken, naming the holder, while another has it; NotSaved if that cannot be made sure, or if its last
+        holder has left what it owed in another folder. ``socket``: where the daemon that we are listens.
+        """
+        try:
+            locks.check_folder(folder)
+            lock = Lock.take(folder / f"{self.uuid}.lock", self.uuid, "end that, or ask its daemon")
+        except OSError as error:
+            raise NotSaved(
+                f"{self.uuid} cannot be locked in {folder} ({error.strerror or error}), so nothing was set; "
+                "see that root can write there"
+            ) from None
+        other = Path(str(lock.before.get("state", self._directory)))
+        if other != self._directory.absolute():
+            left = read(other / self._path.name, self.uuid)
+            if left is not None and (left.entries or left.unknown):
+                lock.release()
+                raise NotSaved(
+                    f"what a process that is gone had set on {self.uuid} is kept in {other}; "
+                    f"first 'joulewise restore --state {other}'",
+                    owed=True,
+                )
+        self._locks.append(lock)
+        facts = {"state": str(self._directory.absolute())}
+        lock.sign(**(facts if socket is None else {**facts, "socket": str(socket)}))
+
     @staticmethod
     def known(directory: Path) -> tuple[str, ...]:
         """UUIDs of the GPUs for which something is kept in ``directory``; none if there is no such directory."""
         try:
-            return tuple(sorted(path.stem for path in directory.glob("*.jsonl") if _UUID.fullmatch(path.stem)))
+            return tuple(sorted(path.stem for path in directory.glob("*.jsonl") if _is_uuid(path.stem)))
         except OSError as error:
             raise _not_saved(directory, error) from None
 
     def save(self, *entries: Entry) -> None:
         """Keep what is there before the first write; durable on return. NotSaved, and nothing kept, if it cannot be."""
+        self._check_known()
         self._write({**self.entries, **{entry.knob: entry for entry in entries}}, self.standing)
         super().save(*entries)
 
     def intend(self, knob: str, value: float, over: float | None = None) -> None:
         """As ``Memory.intend``; one ``write`` to the page cache, microseconds."""
         entry = self.entries[knob]
-        if self._lines >= _MOST_LINES:
+        if self._anew:
+            self._write(self.entries, self.standing)
+        elif self._lines >= _MOST_LINES:
             with suppress(NotSaved):  # a full disk may still have room for one line
                 self._write(self.entries, self.standing)
         # By hand: json.dumps takes as long as all the rest. Names are ours, and repr of a float is its JSON.
@@ -167,14 +255,20 @@ class Saved(Memory):
     def forget(self, *knobs: str) -> None:
         """As ``Memory.forget``. A file in which nothing is left is removed."""
         super().forget(*knobs)
+        if self.unknown:
+            return
         if not self.entries and not self.standing:
             self._remove()
             return
         with suppress(NotSaved):
-            self._append(json.dumps({"forget": list(knobs)}))
+            if self._anew:
+                self._write(self.entries, self.standing)
+            else:
+                self._append(json.dumps({"forget": list(knobs)}))
 
     def stand(self, knob: str, value: float | None) -> None:
         """As ``Memory.stand``."""
+        self._check_known()
         standing = {**self.standing, knob: value}
         kept = {each: kept for each, kept in standing.items() if kept is not None}
         if self.entries or kept:
@@ -183,98 +277,79 @@ class Saved(Memory):
             self._remove_for_good()
         super().stand(knob, value)
 
+    def clocks_freed(self) -> None:
+        """As ``Memory.clocks_freed``: a new file says so, and the lost one is put aside for people."""
+        if self.clocks_locked:
+            with suppress(NotSaved):
+                unknown = f"{self.unknown.partition('; ')[0]}, kept as {self._free_name().name}"
+                self._write({}, {}, unknown)
+                self.unknown = in_words(Contents(unknown=unknown), self._path)
+        super().clocks_freed()
+
     def set_aside(self) -> None:
-        """As ``Memory.set_aside``: the corrupt file gets the name ``quarantined``."""
-        if self.quarantined is not None:
-            with suppress(OSError):  # read only by now: dealt with once more after a restart
-                self._path.rename(self.quarantined)
+        """As ``Memory.set_aside``. NotSaved if the file cannot be moved."""
+        if self.unknown:
+            self._remove_for_good()
         super().set_aside()
 
     def close(self) -> None:
-        """Let go of the file and its lock. Idempotent."""
-        if self._lock_fd >= 0:
-            # Said aloud: a child that was forked this moment may still hold the descriptor.
-            fcntl.flock(self._lock_fd, fcntl.LOCK_UN)
+        """Let go of the file and its locks. Idempotent."""
+        for lock in self._locks:
+            lock.release()
         self.drop()
 
     def drop(self) -> None:
-        """In a forked child: the file and its lock are the parent's, so let go without unlocking."""
+        """In a forked child: the file and its locks are the parent's, so let go without unlocking."""
         self._close_file()
-        if self._lock_fd >= 0:
-            os.close(self._lock_fd)
-            self._lock_fd = -1
+        for lock in self._locks:
+            lock.drop()
+        self._locks.clear()
         _open.discard(self)
 
     # The file.
 
     def _load(self) -> None:
-        try:
-            untrusted = trusted.why_not(self._path.lstat())
-            raw = self._path.read_bytes()
-        except FileNotFoundError:
+        said = read(self._path, self.uuid)
+        if said is None:
             return
-        except OSError as error:
-            raise _not_saved(self._directory, error) from None
-        if untrusted:
-            raise NotSaved(f"{self._path} is not trusted: {untrusted}; look at it before you believe it")
-        whole = raw[: raw.rfind(b"\n") + 1]  # a torn last line announced what then did not happen
-        try:
-            self._replay(whole)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            self.entries.clear()
-            self.standing.clear()
-            self.quarantined = self._free_name()
+        self.entries, self.standing, self.damage = said.entries, said.standing, said.damage
+        self._length, self._lines, self._checksum = said.length, said.lines, said.checksum
+        self._anew = bool(said.damage) or said.version != VERSION
+        if said.unknown:
+            self.clocks_locked = said.ours and bool(said.damage)
+            self.unknown = in_words(said, self._path)
+        if self._anew or self.unknown:
             return
         try:
-            self._fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
-            os.ftruncate(self._fd, len(whole))
+            self._fd = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError as error:
-            # Read only, or full: what is in it can still be restored, and new leases will be refused.
-            self._close_file()
+            # Read only: what is in it can still be restored, and new leases will be refused.
             if not self.entries and not self.standing:
                 raise _not_saved(self._directory, error) from None
-        self._length = len(whole)
 
-    def _replay(self, raw: bytes) -> None:
-        """Fold the lines. ValueError, KeyError or TypeError if they are not what we write."""
-        lines = raw.decode("utf-8").split("\n")[:-1]
-        self._lines = len(lines)
-        first = from_line(lines[0] if lines else "")
-        if first["joulewise"] != _VERSION or first["gpu"] != self.uuid:
-            raise ValueError("of another version, or of another GPU")
-        self.entries = {entry.knob: entry for entry in map(to_entry, first["entries"])}
-        self.standing = {to_knob(knob): to_number(value) for knob, value in first["standing"].items()}
-        for line in lines[1:]:
-            ((act, what),) = from_line(line).items()
-            if act == "intend":
-                knob, value, over = what
-                Memory.intend(self, knob, to_number(value), None if over is None else to_number(over))
-            elif act == "forget":
-                Memory.forget(self, *what)
-            else:
-                raise ValueError(f"no act is called {act!r}")
+    def _check_known(self) -> None:
+        if self.unknown:
+            raise NotSaved(f"nothing is set: {self.unknown}", owed=True)
 
-    def _write(self, entries: Mapping[str, Entry], standing: Mapping[str, float]) -> None:
+    def _write(self, entries: Mapping[str, Entry], standing: Mapping[str, float], unknown: str = "") -> None:
         """A new file with one snapshot, durable on return. NotSaved if that fails; the old file is then as it was."""
-        if self.quarantined is not None:
-            raise NotSaved(
-                f"{self._path} is unreadable and the clocks that it may be about are not free yet, so nothing was set; "
-                "'joulewise restore' tries again"
-            )
         record = {
-            "joulewise": _VERSION,
+            "joulewise": VERSION,
             "gpu": self.uuid,
             "entries": [asdict(entry) for entry in entries.values()],
             "standing": dict(standing),
+            **({"unknown": unknown} if unknown else {}),
         }
-        line = to_line(json.dumps(record, allow_nan=False))
+        line, checksum = to_line(json.dumps(record, allow_nan=False))
         aside = self._directory / f"{self.uuid}.new"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
         fd = -1
         try:
             fd = os.open(aside, flags, mode=0o600)
-            _write_all(fd, line)
+            _write_all(fd, line + end_line(checksum), 0)
             os.fsync(fd)
+            if self.damage:
+                self._keep_for_people()
             aside.rename(self._path)
         except OSError as error:
             if fd >= 0:
@@ -283,48 +358,68 @@ class Saved(Memory):
                 aside.unlink()
             raise _not_saved(self._directory, error) from None
         self._close_file()  # the old one, which has no name any more
-        self._fd, self._length, self._lines = fd, len(line), 1
+        self._fd, self._length, self._lines, self._checksum = fd, len(line), 1, checksum
+        self.damage, self._anew = "", False
         try:
             _sync_directory(self._directory)
         except OSError as error:
             raise _not_saved(self._directory, error) from None
 
     def _append(self, body: str) -> None:
-        line = to_line(body)
+        """One more line in the place of the end, and the end after it."""
+        line, checksum = to_line(body, self._checksum)
         if self._fd < 0:
             raise NotSaved(f"{self._path} cannot be written, so nothing was set; see that its directory can be")
         try:
-            _write_all(self._fd, line)
+            _write_all(self._fd, line + end_line(checksum), self._length)
         except OSError as error:
-            with suppress(OSError):  # a part of a line must not stand before the next one
-                os.ftruncate(self._fd, self._length)
+            # A part of a line must not stay; should the end not come back either, the file counts as cut here.
+            end = end_line(self._checksum)
+            with suppress(OSError):
+                os.pwrite(self._fd, end, self._length)
+                os.ftruncate(self._fd, self._length + len(end))
             raise _not_saved(self._directory, error) from None
         self._length += len(line)
         self._lines += 1
+        self._checksum = checksum
 
     def _remove(self) -> None:
         self._close_file()
         with suppress(OSError):  # read only by now: looked at once more after a restart, and found undone
-            self._path.unlink(missing_ok=True)
+            self._unlink()
 
     def _remove_for_good(self) -> None:
         """As ``_remove``, but durable on return, or NotSaved."""
         try:
-            self._path.unlink(missing_ok=True)
+            self._unlink()
             _sync_directory(self._directory)
         except OSError as error:
             raise _not_saved(self._directory, error) from None
         self._close_file()
 
+    def _unlink(self) -> None:
+        """Take the file's name away; a damaged one gets another."""
+        if self.damage:
+            self._path.rename(self._free_name())
+            self.damage = ""
+        else:
+            self._path.unlink(missing_ok=True)
+        self._anew = False
+
+    def _keep_for_people(self) -> None:
+        """A second name for a damaged file that is about to be replaced; one that cannot have any is not kept."""
+        with suppress(OSError):
+            os.link(self._path, self._free_name(), follow_symlinks=False)
+
     def _close_file(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-        self._length = self._lines = 0
+        self._length = self._lines = self._checksum = 0
 
     def _free_name(self) -> Path:
         names = (self._directory / f"{self._path.name}.corrupt-{number}" for number in itertools.count(1))
-        return next(name for name in names if not name.exists())
+        return next(name for name in names if not os.path.lexists(name))
 
 
 _open: weakref.WeakSet[Saved] = weakref.WeakSet()
@@ -339,11 +434,17 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def _write_all(fd: int, data: bytes) -> None:
-    written = os.write(fd, data)
+def _write_all(fd: int, data: bytes, offset: int) -> None:
+    written = os.pwrite(fd, data, offset)
     if written < len(data):  # a full disk takes a part: the rest says why
-        os.write(fd, data[written:])
+        os.pwrite(fd, data[written:], offset + written)
         raise OSError(28, "only a part could be written")  # ENOSPC: two writes are not one act
+
+
+def _is_uuid(name: str) -> bool:
+    with suppress(ValueError):
+        return bool(to_uuid(name))
+    return False
 
 
 def _sync_directory(directory: Path) -> None:
@@ -352,40 +453,6 @@ def _sync_directory(directory: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
-
-
-def _open_lock(directory: Path, uuid: str) -> int:
-    path, flags = directory / f"{uuid}.lock", os.O_CLOEXEC | os.O_NOFOLLOW
-    try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return os.open(path, os.O_RDWR | os.O_CREAT | flags, mode=0o600)
-    except OSError:
-        # A disk that has become read only can still tell what is owed, and its lock file still be locked.
-        return os.open(path, os.O_RDONLY | flags)
-
-
-def _sign(lock_fd: int) -> None:
-    """Say who we are in the lock file, for people; a full disk may leave it unsaid."""
-    with suppress(OSError):
-        os.ftruncate(lock_fd, 0)
-        os.pwrite(lock_fd, f"{os.getpid()} {command_of(os.getpid())}".encode(), 0)
-
-
-def _holder(lock_fd: int) -> str:
-    try:
-        pid, _, command = os.pread(lock_fd, 256, 0).decode("utf-8", "replace").partition(" ")
-    except OSError:
-        pid = command = ""
-    return (f"pid {pid}" if pid.isdigit() else "another process") + (f" ({command})" if command else "")
-
-
-def command_of(pid: int) -> str:
-    """The name of a process's program, for people; never its arguments, which may be private. Empty if unknown."""
-    try:
-        name = Path(f"/proc/{pid}/comm").read_text("utf-8", "replace").strip()
-    except OSError:
-        return ""
-    return "".join(c if c.isprintable() else "?" for c in name)
 
 
 def _not_saved(directory: Path, error: OSError) -> NotSaved:

@@ -45,38 +45,42 @@ class Undo:
         return given
 
     def after_corruption(self) -> list[Restored]:
-        """If the memory is lost: clocks go to where they are when nobody leases them, the limit is left and told.
+        """If the memory is lost: clocks go to where they are when nobody leases them, once; the limit is owed.
 
-        The unreadable file is set aside once that has succeeded, and not before: until then it is all that tells.
+        Nobody knows what the limit was, so it is left as it is until somebody says that this has been seen to. The file
+        of another version, or one that is not believed, may yet tell: then nothing is touched.
         """
-        if self._saved.quarantined is None:
+        if not self._saved.unknown:
             return []
-        why = f"what was saved is unreadable, and kept as {self._saved.quarantined}"
-        given = [self._without_memory(knob, why) for knob in self._controls.space.knobs]
-        if not any(each.ending is Ending.FAILED for each in given):
-            self._saved.set_aside()
-        return given
+        given: list[Restored] = []
+        if self._saved.clocks_locked:
+            given = [self._free_clock(knob) for knob in CLOCKS if knob in self._controls.space.knobs]
+            if not any(each.ending is Ending.FAILED for each in given):
+                self._saved.clocks_freed()
+        return [*given, self._unknown_limit()]
 
     def written_since(self, entry: Entry) -> bool:
         """Whether the limit of an entry from before a reload is ours all the same: a fresh driver shows the default."""
         if entry.knob != LIMIT:
             return False
         found = self._controls.value(LIMIT)
-        return found in entry.wrote and found != self._controls.default_limit_w
+        return (found in entry.wrote or entry.unsure) and found != self._controls.default_limit_w
 
     def _undo(self, entry: Entry) -> Restored:
         knob, before = entry.knob, entry.before
         if knob in CLOCKS:
-            if not entry.wrote:
+            if not entry.wrote and not entry.unsure:
                 return self._restored(entry, Ending.UNCHANGED, None)
             base = self._standing.to_base(knob)
             return self._restored(entry, self._ending(knob, base), base)
         found = self._found(knob)
         if found == before:
             return self._restored(entry, Ending.UNCHANGED, found)
-        if found not in entry.wrote or before is None:
+        if found is None or before is None or not (found in entry.wrote or entry.unsure):
             why = f"somebody else has set {found:g}: left" if found is not None else "it cannot be read any more"
             return self._restored(entry, Ending.FOREIGN, found, why)
+        # Of what is left of a damaged file no limit is foreign: what we had set last may be among what was lost.
+        why = "" if found in entry.wrote else f"a part of what was saved is lost, so the {found:g} there may be ours"
         if knob == PERSISTENCE:
             self._controls.set_persistence(bool(before))
         else:
@@ -84,30 +88,36 @@ class Undo:
         after = self._found(knob)
         if after != before:
             raise GpuError(f"{self._controls.uuid} took {knob}={before:g} but shows {after}; it will be tried again")
-        return self._restored(entry, Ending.RESTORED, after)
+        return self._restored(entry, Ending.RESTORED, after, why)
 
     def _stale(self, entry: Entry, why: str) -> Restored:
         after: float | None = None
         if entry.knob in CLOCKS:
             after = self._standing.base(entry.knob)
             # A lock cannot be read: unless the machine was booted, it may have been written since.
-            if after is not None or (entry.wrote and entry.boot == boot_id()):
+            if after is not None or ((entry.wrote or entry.unsure) and entry.boot == boot_id()):
                 self._standing.to_base(entry.knob)
         else:
             with suppress(JoulewiseError):
                 after = self._found(entry.knob)
         return self._restored(entry, Ending.STALE, after, why)
 
-    def _without_memory(self, knob: str, why: str) -> Restored:
-        gpu = self._controls.uuid
+    def _free_clock(self, knob: str) -> Restored:
+        gpu, why = self._controls.uuid, self._saved.unknown
         try:
-            if knob in CLOCKS:
-                base = self._standing.to_base(knob)
-                return Restored(gpu, knob, self._ending(knob, base), None, None, base, why)
-            left = f"{why}; the limit is left as it is (default {self._controls.default_limit_w} W)"
-            return Restored(gpu, knob, Ending.FOREIGN, None, None, self._controls.value(knob), left)
+            base = self._standing.to_base(knob)
         except JoulewiseError as error:
-            return Restored(gpu, knob, Ending.FAILED, None, None, None, f"{why}; {error}")
+            return Restored(gpu, knob, Ending.FAILED, None, None, None, f"{error}; {why}")
+        return Restored(gpu, knob, self._ending(knob, base), None, None, base, why)
+
+    def _unknown_limit(self) -> Restored:
+        found, shows = None, ""
+        with suppress(JoulewiseError):  # a GPU that does not answer owes it all the same
+            found = self._controls.value(LIMIT)
+            default_w = self._controls.default_limit_w
+            usual = "" if default_w is None else f" (by default {default_w:g} W)"
+            shows = "" if found is None else f"it shows {found:g} W{usual}, and "
+        return Restored(self._controls.uuid, LIMIT, Ending.FAILED, None, None, found, f"{shows}{self._saved.unknown}")
 
     def _found(self, knob: str) -> float | None:
         if knob != PERSISTENCE:

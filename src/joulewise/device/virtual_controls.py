@@ -57,6 +57,10 @@ class VirtualControls:
         """The GPU's own time."""
         return self._gpu.time
 
+    @property
+    def locks(self) -> None:
+        """Of no other process."""
+
     def value(self, knob: str) -> float | None:
         """The requested limit; None for clocks, as with real hardware."""
         if knob != LIMIT:

@@ -16,6 +16,7 @@ from joulewise.device.saved import PERSISTENCE
 _NAMES = {POWER_LIMIT_W.name: "power limit", SM_MHZ.name: "SM clock", MEMORY_MHZ.name: "memory clock"}
 _CLOCKS = frozenset({SM_MHZ.name, MEMORY_MHZ.name})
 _UNITS = {POWER_LIMIT_W.name: "W", SM_MHZ.name: "MHz", MEMORY_MHZ.name: "MHz"}
+_EXPLAINED = (Ending.RESTORED, Ending.RESET, Ending.BASELINE, Ending.FAILED, Ending.STALE)
 TROUBLE = (Ending.FOREIGN, Ending.FAILED)
 """What a reader must not overlook."""
 ROUNDING = 0.5
@@ -88,11 +89,11 @@ def came_back(each: Restored) -> str:
         Ending.STALE: "undone by a new start of the driver or the machine",
         Ending.FAILED: "NOT restored yet",
     }[each.ending]
-    return f"{said}: {each.why}" if each.why and each.ending in (Ending.FAILED, Ending.STALE) else said
+    return f"{said}: {each.why}" if each.why and each.ending in _EXPLAINED else said
 
 
 def _left(each: Restored, after: str) -> str:
-    """A value that is not ours; where nobody knows what was there (a damaged file), why it was left."""
+    """A value that is not ours; where it cannot be read any more, why it was left."""
     if each.before is None or each.after is None:
         return f"left at {after}: {each.why}"
     return f"left at {after}, which someone else had set meanwhile"
