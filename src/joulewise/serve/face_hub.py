@@ -24,7 +24,7 @@ from joulewise.core.errors import JoulewiseError, NotKept
 
 MOST_LISTENERS = 500
 """Each holds a connection; a dashboard needs one a window."""
-MOST_OF_ONE_CLIENT = 100
+MOST_OF_ONE_CLIENT = 250
 """A client is a token, or a user of this machine, or an address; a team may share a token."""
 MOST_NEWS = 100
 """That wait for one listener."""
