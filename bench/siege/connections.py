@@ -20,6 +20,7 @@ It takes root, to be two other users.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import re
@@ -62,6 +63,9 @@ _SERVERS = {
     "cluster up": (["cluster", "up", "--engine", "sim", "--port", "0"], "/api/cluster", r"--server (http://\S+:\d+)'"),
 }
 
+PATHS = {name: path for name, (_, path, _) in _SERVERS.items()}
+"""What is asked for, for which a token is needed."""
+
 
 def figures(seconds_s: float) -> dict[str, float]:
     """Attack both servers with each kind for so long. NotPermitted unless root runs it."""
@@ -75,8 +79,8 @@ def figures(seconds_s: float) -> dict[str, float]:
             servers = {name: stack.enter_context(started(name)) for name in _SERVERS}
             clients = []
             for name, server in servers.items():
-                attack = _become(ATTACKER, "attack", server.port, kind, seconds_s)
-                honest = _become(HONEST, "honest", server.port, _SERVERS[name][1], server.token, seconds_s)
+                attack = become(ATTACKER, "attack", server.port, kind, seconds_s)
+                honest = become(HONEST, "honest", server.port, PATHS[name], server.token, seconds_s)
                 clients.append((name, stack.enter_context(attack), stack.enter_context(honest)))
             for name, attacking, asking in clients:
                 told = json.loads(asking.communicate(timeout=seconds_s + _ENDED_S)[0])
@@ -121,17 +125,17 @@ class Server:
 
 
 @contextmanager
-def started(name: str, *flags: str) -> Iterator[Server]:
-    """A server that listens, with a fresh home and a token that may read and write."""
+def started(name: str, limit: str = f"ulimit -Sn {SOFT_LIMIT}", python: Sequence[str] = ()) -> Iterator[Server]:
+    """A server that listens, with a fresh home and a token that may read and write. ``python``: its flags."""
     command, _, listens = _SERVERS[name]
     with tempfile.TemporaryDirectory(prefix="joulewise-siege-") as home:
         file, log = Path(home) / "siege.tokens", Path(home) / "stderr"
         secret, token = tokens.make(tokens.Scope.WRITE, "siege")
         tokens.keep(file, token)
         with log.open("wb") as stderr:
-            limited = ["/bin/sh", "-c", f'ulimit -Sn {SOFT_LIMIT}; exec "$@"', "sh"]
+            limited = ["/bin/sh", "-c", f'{limit}; exec "$@"', "sh"]
             process = subprocess.Popen(
-                [*limited, sys.executable, "-m", "joulewise", *command, "--token-file", str(file), *flags],
+                [*limited, sys.executable, *python, "-m", "joulewise", *command, "--token-file", str(file)],
                 env={**os.environ, "JOULEWISE_HOME": home, "OPENBLAS_NUM_THREADS": "1"},
                 stderr=stderr,
             )
@@ -151,9 +155,10 @@ def _port(process: subprocess.Popen[bytes], log: Path, listens: str) -> int:
     return int(found[1].rpartition(":")[2])
 
 
-def _become(uid: int, *words: object) -> subprocess.Popen[str]:
+def become(uid: int, *words: object) -> subprocess.Popen[str]:
+    """Another user's process: ``attack``, ``honest`` or ``patient`` with what it takes."""
     command = [sys.executable, "-m", "bench.siege.connections", str(uid), *map(str, words)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 # What the other users run.
@@ -162,15 +167,15 @@ def _become(uid: int, *words: object) -> subprocess.Popen[str]:
 class Attack:
     """Connections that send the begin of something, and are opened again where they are closed."""
 
-    def __init__(self, port: int, begin: bytes, count: int = CONNECTIONS) -> None:
+    def __init__(self, port: int, begins: Sequence[bytes], count: int = CONNECTIONS) -> None:
         self._address = ("127.0.0.1", port)
-        self._begin = begin
+        self._begins = itertools.cycle(begins)
         self._count = count
         self._poll = select.epoll()
         self._open: dict[int, socket.socket] = {}
         self._may_open = float(count)
         self._time_s = time.monotonic()
-        self.closed = self.held_most = 0
+        self.begun = self.closed = self.held_most = 0
 
     def turn(self, most_s: float) -> None:
         """Open what is missing, within the rate; see what was closed."""
@@ -187,7 +192,8 @@ class Attack:
                 self.closed += 1
             elif events & select.EPOLLOUT:
                 with suppress(OSError):
-                    self._open[fd].send(self._begin)
+                    self._open[fd].send(next(self._begins))
+                self.begun += 1
                 self._poll.modify(fd, select.EPOLLIN | select.EPOLLRDHUP)
         self.held_most = max(self.held_most, len(self._open))
 
@@ -201,7 +207,7 @@ class Attack:
 
 
 def attack(port: int, kind: str, seconds_s: float) -> None:
-    attacking = Attack(port, KINDS[kind])
+    attacking = Attack(port, [KINDS[kind]])
     until_s = time.monotonic() + seconds_s
     while time.monotonic() < until_s:
         attacking.turn(0.05)
@@ -218,12 +224,17 @@ async def honest(port: int, path: str, token: str, seconds_s: float) -> None:
     print(json.dumps({"took_s": await asyncio.gather(*asked)}))
 
 
-async def asked_once(port: int, path: str, token: str) -> float | None:
-    """How long one answer took, in seconds; None if there was none within ``LONGEST_S``, or it was not 200."""
+async def patient(port: int, path: str, token: str, count: int) -> None:
+    """Ask so many times, one after the other, and wait long."""
+    print(json.dumps({"took_s": [await asked_once(port, path, token, longest_s=60.0) for _ in range(count)]}))
+
+
+async def asked_once(port: int, path: str, token: str, *, longest_s: float = LONGEST_S) -> float | None:
+    """How long one answer took, in seconds; None if there was none within ``longest_s``, or it was not 200."""
     begun_s = time.monotonic()
     head = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\nConnection: close\r\n\r\n"
     try:
-        async with asyncio.timeout(LONGEST_S):
+        async with asyncio.timeout(longest_s):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             try:
                 writer.write(head.encode())
@@ -245,6 +256,8 @@ def main(words: Sequence[str]) -> None:
     os.setresuid(int(uid), int(uid), int(uid))
     if what == "attack":
         attack(int(port), more[0], float(more[1]))
+    elif what == "patient":
+        asyncio.run(patient(int(port), more[0], more[1], int(more[2])))
     else:
         asyncio.run(honest(int(port), more[0], more[1], float(more[2])))
 
