@@ -85,6 +85,8 @@ def figures(seconds_s: float) -> dict[str, float]:
             for name, attacking, asking in clients:
                 told = json.loads(asking.communicate(timeout=seconds_s + _ENDED_S)[0])
                 took[name] += [each if each is not None else LONGEST_S for each in told["took_s"]]
+                served = sum(each is not None for each in told["took_s"])
+                print(f"    {name}: {served} of {len(told['took_s'])} served", file=sys.stderr)
                 attacked = json.loads(attacking.communicate(timeout=_ENDED_S)[0])
                 held, closed = max(held, attacked["held_most"]), closed + attacked["closed"]
             for server in servers.values():

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import random
 import resource
 import time
 from collections.abc import Callable, Iterable
@@ -25,14 +26,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from joulewise.serve.peers import Peers, client_name, is_operator
 
-HEADER_S: Final = 10.0
+HEADER_S: Final = 20.0
 """From the connection, or the answer before, until a request's header is whole. Clients send it at once."""
 BODY_S: Final = 20.0
 """From then until its body is. At most 64 KiB (``problems``): 3 kB/s suffice."""
-MOST_HALF_OPEN: Final = 256
-"""Of one client. A crowd of agents that all come back at once has that many for milliseconds."""
+SPREAD: Final = 1.5
+"""Each deadline is up to so many times as long, by chance: a crowd that came at once shall not come back at once. What
+is opened again costs more than what is held, so neither deadlines nor shares are as short as they could be."""
+HALF_OPEN_SHARE: Final = 0.25
+"""Of all places, the most that one client may hold half open: each may have up to 64 KiB of a body in memory."""
 YOUNG_S: Final = 1.0
-"""A half-open connection is not closed for its client's others before that age, so that such a crowd loses none."""
+"""A half-open connection is not closed for its client's others before that age: a crowd of agents that all come back
+at once, from behind one address, shall lose none."""
 MOST_CONNECTIONS: Final = 8192
 """In all: what a thousand nodes' agents need, several times."""
 OTHER_DESCRIPTORS: Final = 256
@@ -86,6 +91,7 @@ class Places:
 
     def __init__(self, most: int, *, now: Callable[[], float] = time.monotonic) -> None:
         self._most = most
+        self._most_half_open = max(1, round(HALF_OPEN_SHARE * most))
         self._most_of_others = max(1, most - min(OPERATOR_PLACES, most // 4))
         self._now = now
         self._clients: dict[str, Client] = {}
@@ -157,7 +163,7 @@ class Places:
 
     def _trim(self, client: Client) -> None:
         """Cut off what a client holds half open beyond its share, the oldest first."""
-        while len(client.half_open) > MOST_HALF_OPEN:
+        while len(client.half_open) > self._most_half_open:
             oldest, since_s = next(iter(client.half_open.items()))
             if self._now() - since_s < YOUNG_S:
                 break
@@ -240,7 +246,9 @@ class Limited(_Protocol):
     def _wait(self, most_s: float | None) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
-        self._deadline = None if most_s is None else self.loop.call_later(most_s, self._overdue)
+        self._deadline = None
+        if most_s is not None:
+            self._deadline = self.loop.call_later(most_s * random.uniform(1.0, SPREAD), self._overdue)
 
     def _overdue(self) -> None:
         self._deadline = None

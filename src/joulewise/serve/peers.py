@@ -88,7 +88,9 @@ def client_name(connection: Any, uid: int | None) -> str:
         address = ipaddress.ip_address(str(connection.getpeername()[0]).partition("%")[0])
     except (OSError, ValueError, IndexError):
         return "unknown"
-    if address.version == 6 and address.ipv4_mapped is None:
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:
+            return str(address.ipv4_mapped)
         return str(ipaddress.ip_network((address, _HOMES_BITS), strict=False))
     return str(address)
 
