@@ -194,3 +194,33 @@ def test_without_tokens_only_this_machine_is_served(steering, desk):
     api = Api(make_cluster_app(steering, desk, Guard(None)), peer="10.0.0.7", host="10.0.0.1:8746")
     problem(api("POST", f"{AT}/nodes/n1", plain(REPORT)), 403)
     assert desk.reports == []
+
+
+def test_of_one_node_only_a_few_reports_wait_at_once_and_the_oldest_of_more_is_answered(steering):
+    """However many one agent's token is used for, nobody else's news are late for it."""
+    desk = ToyDesk()
+    app = make_cluster_app(steering, desk, Guard(None))
+
+    async def crowded() -> int:
+        transport = httpx.ASGITransport(app, client=("127.0.0.1", 4242))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=60) as client:
+
+            def report(node: str) -> asyncio.Task[httpx.Response]:
+                body = {**plain(REPORT), "node": node}
+                return asyncio.create_task(client.post(f"{AT}/nodes/{node}", params={"wait_s": 30}, json=body))
+
+            other = report("n2")
+            crowd = [report("n1") for _ in range(20)]
+            answered, left = await asyncio.wait(crowd, timeout=20, return_when=asyncio.FIRST_COMPLETED)
+            while len(left) > 4:
+                done, left = await asyncio.wait(left, timeout=20, return_when=asyncio.FIRST_COMPLETED)
+                assert done
+                answered |= done
+            assert {(await each).status_code for each in answered} == {200}
+            assert not other.done()
+            waiting = len(left)
+            desk.declare(1234.0)
+            await asyncio.gather(other, *left)
+            return waiting
+
+    assert asyncio.run(crowded()) == 4

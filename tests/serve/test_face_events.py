@@ -6,6 +6,7 @@ import signal
 import threading
 import tracemalloc
 from collections.abc import Iterable, Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,29 @@ def test_nobody_is_asked_for_news_while_nobody_listens_and_each_beginning_is_one
             stopped = told.looks
             await asyncio.sleep(0.05)
             assert told.looks <= stopped + 1
+
+    asyncio.run(listened())
+
+
+def test_one_client_gets_so_many_places_and_where_all_are_taken_whoever_has_fewer_gets_one():
+    async def listened() -> None:
+        hub = Hub(Told().look, most=10, most_of_one=8)
+        async with AsyncExitStack() as stack:
+
+            async def come(client: str, count: int) -> list[Listener]:
+                return [await stack.enter_async_context(hub.listening(client)) for _ in range(count)]
+
+            greedy = await come("greedy", 8)
+            with pytest.raises(NotKept, match="8 times, the most for one client"):
+                await come("greedy", 1)
+            others = await come("modest", 2) + await come("other", 2)
+            # Those that came first are told to end, and nobody else's.
+            assert [each.closed for each in greedy] == 2 * [True] + 6 * [False]
+            assert not any(each.closed for each in others)
+            assert len(hub) == 10
+            with pytest.raises(NotKept, match="10 others listen"):
+                await come("greedy", 1)
+        assert len(hub) == 0
 
     asyncio.run(listened())
 

@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -224,6 +224,8 @@ def _begin(ctx: typer.Context, scheduler: Scheduler, cap_w: float | None, spent:
 def _serve(
     ctx: typer.Context, scheduler: Scheduler, there: Plant, guard: tokens.Guard, listening: socket.socket
 ) -> None:
+    # All that a pass needs is loaded before anybody can connect: later there may be no descriptor for it.
+    from joulewise.cli.cluster_live_table import troubles
     from joulewise.serve import listen
     from joulewise.serve.cluster import make_cluster_app
 
@@ -241,7 +243,7 @@ def _serve(
         signal.signal(number, end)
     with listen.serving(app, listening):
         say(ctx, f"scheduling; 'joulewise cluster status --server {listen.url_of(listening)}' shows it")
-        _run(ctx, scheduler, stop)
+        _run(ctx, scheduler, stop, troubles)
     left = sum(1 for job in scheduler.status().jobs if job.place)
     if there.lasts:
         say(ctx, f"stopped; jobs that run ({left}) go on, and nodes keep what they were told: start it again any time")
@@ -251,13 +253,15 @@ def _serve(
         raise typer.Exit(INTERRUPTED)
 
 
-def _run(ctx: typer.Context, scheduler: Scheduler, stop: threading.Event) -> None:
+def _run(
+    ctx: typer.Context, scheduler: Scheduler, stop: threading.Event, troubles: Callable[[Status], Iterable[str]]
+) -> None:
     """Pass after pass; what goes wrong is said when it begins, and when it is over."""
     told: frozenset[str] = frozenset()
     while not stop.is_set():
         wait_s = scheduler.look()
         status = scheduler.status()
-        now = _troubles(status)
+        now = frozenset(troubles(status))
         for line in sorted(now - told):
             say(ctx, line)
         for line in sorted(told - now):
@@ -265,12 +269,6 @@ def _run(ctx: typer.Context, scheduler: Scheduler, stop: threading.Event) -> Non
         told = now
         if status.engine:
             stop.wait(min(wait_s, 1.0))
-
-
-def _troubles(status: Status) -> frozenset[str]:
-    from joulewise.cli.cluster_live_table import troubles
-
-    return frozenset(troubles(status))
 
 
 def _tell(event: Event) -> None:

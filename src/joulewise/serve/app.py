@@ -102,7 +102,7 @@ def _face_router(face: Face, hub: Hub, guard: Guard) -> APIRouter:
     add_runs(router, face)
     add_plans(router, face)
     add_clusters(router, face)
-    add_events(router, hub)
+    add_events(router, hub, guard)
     return router
 
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from starlette.types import Receive, Scope, Send
 
 from joulewise.serve.face_hub import Hub, Listener
 from joulewise.serve.listen import STALLED_S
+from joulewise.serve.tokens import Guard
 
 KEEP_ALIVE_S = 15.0
 _HELLO = b"retry: 3000\n: joulewise\n\n"
@@ -27,8 +28,8 @@ Read it with `fetch`, which can send a token.
 """
 
 
-def add_events(router: APIRouter, hub: Hub) -> None:
-    """The route ``/api/events``."""
+def add_events(router: APIRouter, hub: Hub, guard: Guard) -> None:
+    """The route ``/api/events``. Places are counted by token, where ``guard`` knows it."""
 
     @router.get(
         "/events",
@@ -37,8 +38,15 @@ def add_events(router: APIRouter, hub: Hub) -> None:
         summary="What happens, as it happens",
         description=_ABOUT,
     )
-    async def events() -> Response:
-        return EventStream(hub)
+    async def events(request: Request) -> Response:
+        token = guard.known(request.headers.get("authorization"))
+        return EventStream(hub, client=_connected(request) if token is None else f"token {token.hash}")
+
+
+def _connected(request: Request) -> str:
+    """The client as its connection shows it, never as a header does."""
+    address = request.client.host if request.client else "unknown"
+    return str(request.scope.get("state", {}).get("client", address))
 
 
 class EventStream(Response):
@@ -46,10 +54,13 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, hub: Hub, *, keep_alive_s: float = KEEP_ALIVE_S, stalled_s: float = STALLED_S) -> None:
+    def __init__(
+        self, hub: Hub, *, client: str = "", keep_alive_s: float = KEEP_ALIVE_S, stalled_s: float = STALLED_S
+    ) -> None:
         super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._hub = hub
+        self._client = client
         self._keep_alive_s = keep_alive_s
         self._stalled_s = stalled_s
 
@@ -57,7 +68,7 @@ class EventStream(Response):
         """Send until the client, or the server, ends."""
         gone = asyncio.create_task(_gone(receive))
         try:
-            async with self._hub.listening() as listener:
+            async with self._hub.listening(self._client) as listener:
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
                 sending = asyncio.create_task(self._send(listener, send))
                 try:

@@ -4,6 +4,9 @@ One look a second serves all listeners (``look``, in a thread: it asks the store
 shared. For each listener there wait the latest of what replaces itself (the GPUs' readings) and a few news; whoever
 falls behind loses the oldest and is told so (``missed``), so that it can ask anew. Not a queue that delivers: news are
 a hint to look.
+
+Places are bounded, in all and for one client. Where all are taken, whoever has fewer gets one of the client that has
+most: its oldest stream ends, and may ask again.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -21,6 +24,8 @@ from joulewise.core.errors import JoulewiseError, NotKept
 
 MOST_LISTENERS = 500
 """Each holds a connection; a dashboard needs one a window."""
+MOST_OF_ONE_CLIENT = 250
+"""A client is a token, or a user of this machine, or an address; a team may share a token."""
 MOST_NEWS = 100
 """That wait for one listener."""
 _log = logging.getLogger("joulewise.serve")
@@ -43,7 +48,8 @@ class Message:
 class Listener:
     """What waits for one of them. Of one event loop, as all here."""
 
-    def __init__(self) -> None:
+    def __init__(self, client: str = "") -> None:
+        self.client = client
         self._latest: dict[str, bytes] = {}
         self._news: deque[bytes] = deque()
         self._missed = 0
@@ -95,12 +101,15 @@ class Hub:
         begin: Callable[[], None] = lambda: None,
         period_s: float = 1.0,
         most: int = MOST_LISTENERS,
+        most_of_one: int = MOST_OF_ONE_CLIENT,
     ) -> None:
         self._look = look
         self._begin = begin
         self._period_s = period_s
         self._most = most
-        self._listeners: set[Listener] = set()
+        self._most_of_one = most_of_one
+        self._listeners: dict[Listener, None] = {}
+        """The oldest first."""
         self._looking: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -119,23 +128,39 @@ class Hub:
             listener.close()
 
     @asynccontextmanager
-    async def listening(self) -> AsyncIterator[Listener]:
-        """One listener more, while the context lasts. NotKept where there are too many."""
-        if len(self._listeners) >= self._most:
-            raise NotKept(f"{self._most} others listen to this server's events; try again later, or ask without them")
-        listener = Listener()
+    async def listening(self, client: str = "") -> AsyncIterator[Listener]:
+        """One listener more for ``client``, while the context lasts. NotKept where there are too many."""
+        self._make_room(client)
+        listener = Listener(client)
         if self._closed:
             listener.close()
-        self._listeners.add(listener)
+        self._listeners[listener] = None
         if not self.looking:
             self._looking = asyncio.get_running_loop().create_task(self._watch())
         try:
             yield listener
         finally:
-            self._listeners.discard(listener)
+            self._listeners.pop(listener, None)
             if not self._listeners and self._looking is not None:
                 self._looking.cancel()
                 self._looking = None
+
+    def _make_room(self, client: str) -> None:
+        """A place for one more of ``client``, if need be that of the client who has most. NotKept if that is itself."""
+        places = Counter(listener.client for listener in self._listeners)
+        if places[client] >= self._most_of_one:
+            raise NotKept(
+                f"you listen to this server's events {places[client]} times, the most for one client; close some of "
+                "these streams, or ask without them"
+            )
+        if len(self._listeners) < self._most:
+            return
+        greedy, most = places.most_common(1)[0]
+        if most <= places[client] + 1:
+            raise NotKept(f"{self._most} others listen to this server's events; try again later, or ask without them")
+        oldest = next(listener for listener in self._listeners if listener.client == greedy)
+        oldest.close()
+        del self._listeners[oldest]
 
     async def _watch(self) -> None:
         begun, told = False, False

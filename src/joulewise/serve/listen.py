@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import importlib
+import logging
 import os
 import socket
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from joulewise.core.errors import BadSpec, MissingPart
+from joulewise.serve.connection_limits import ACCEPTED_AT_ONCE, Limited, LogSeldom, Places, most_connections
 
 _GRACE_S = 10
 """What is being answered when we are told to end may be answered for this long; an ask takes milliseconds."""
@@ -26,6 +29,11 @@ STALLED_S = 60.0
 for ever to hand over what is on its way, and keeps its descriptor until then."""
 _PATIENCE_S = 0.5
 """The same for one that takes nothing while we end."""
+_QUEUE = 2048
+"""Connections that the kernel holds until we accept them; they cost us no descriptor."""
+_LATE = ("anyio._backends._asyncio", "concurrent.futures.thread", "pydantic._internal._dataclasses")
+"""What the packages below us would otherwise import with the first request, when there may be no descriptor for it."""
+_SELDOM = LogSeldom()
 
 
 def bound(host: str, port: int, *, stalled_s: float = STALLED_S) -> socket.socket:
@@ -34,7 +42,7 @@ def bound(host: str, port: int, *, stalled_s: float = STALLED_S) -> socket.socke
         family, *_, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_ADDRCONFIG
         )[0]
-        made = socket.create_server(address[:2], family=family, backlog=512)
+        made = socket.create_server(address[:2], family=family, backlog=_QUEUE)
         if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; those that are accepted inherit it
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * stalled_s))
         return made
@@ -75,26 +83,52 @@ def serving(app: Any, listening: socket.socket) -> Iterator[None]:
 def _server(app: Any, grace_s: int) -> Any:
     try:
         import uvicorn
+        from uvicorn.protocols.http.h11_impl import H11Protocol
     except ImportError as error:
         raise missing(error) from error
+    for name in _LATE:
+        with suppress(ImportError):  # another version has it elsewhere
+            importlib.import_module(name)
+    held = Places(most_connections())
+
+    class Protocol(Limited, H11Protocol):
+        places = held
 
     class Server(uvicorn.Server):
         """Streams that would never end are ended first, and those who take nothing are cut off: either would hold us
         up until the grace is over."""
 
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            held.open()
+            asyncio.get_running_loop().set_exception_handler(held.loop_failed)
+            await super().startup(sockets)
+            for listening in sockets or []:
+                listening.listen(_QUEUE)  # asyncio has made the queue as short as what it accepts at once
+
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            closing = getattr(getattr(app, "state", None), "closing", None)
-            if closing is not None:
-                closing()
+            end_streams = getattr(getattr(app, "state", None), "closing", None)
+            if end_streams is not None:
+                end_streams()
             cutting = asyncio.create_task(_cut_off_stalled(self.server_state.connections))
             try:
                 await super().shutdown(sockets)
             finally:
                 cutting.cancel()
+                held.close()
 
     config = uvicorn.Config(
-        app, log_level="warning", access_log=False, lifespan="auto", timeout_graceful_shutdown=grace_s
+        app,
+        # Named, not what happens to be installed: other protocols and loops keep their connections otherwise.
+        http=Protocol,
+        ws="none",
+        loop="asyncio",
+        backlog=ACCEPTED_AT_ONCE,
+        log_level="warning",
+        access_log=False,
+        lifespan="auto",
+        timeout_graceful_shutdown=grace_s,
     )
+    logging.getLogger("uvicorn.error").addFilter(_SELDOM)
     return Server(config)
 
 

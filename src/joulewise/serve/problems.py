@@ -120,7 +120,8 @@ def _fault(request: Request, error: Exception) -> JSONResponse:
 
 
 class BodyLimit:
-    """Refuses (413) any body longer than ``MOST_BYTES``, without reading on."""
+    """Refuses (413) any body longer than ``MOST_BYTES``, without reading on. Of a client that leaves, or is cut off, in
+    the midst of its body nothing is handed on."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -134,6 +135,8 @@ class BodyLimit:
         size, more = 0, True
         while more:
             message = await receive()
+            if message["type"] == "http.disconnect":
+                return
             read.append(message)
             size += len(message.get("body", b""))
             more = message.get("more_body", False)

@@ -164,6 +164,11 @@ class Guard:
             return Refused(403, f"this token {whose}, and {node!r} reports with it; {way_out}")
         return None
 
+    def known(self, authorization: str | None) -> Token | None:
+        """Which of its tokens a request bears; None for none of them."""
+        match = _BEARER.fullmatch(authorization or "")
+        return None if match is None else self._known(_hash(match["token"]))
+
     def _known(self, digest: str) -> Token | None:
         found = None
         for token in self._tokens or ():  # all of them, each in constant time: how long it takes tells nothing

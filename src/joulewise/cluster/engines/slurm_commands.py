@@ -8,6 +8,7 @@ What it is not: a reader of what they print when all is well (``slurm_text``).
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -31,6 +32,9 @@ _REFUSED = re.compile(
     "|Invalid node state|Unable to process|Job is no longer pending|Invalid directive|[Uu]nrecognized option"
 )
 
+OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM})
+"""Why a process cannot be started, or a file be opened, at this moment: it may be possible the next."""
+
 _NO_CONTROLLER = "slurmctld does not answer; see 'scontrol ping', then start it ('systemctl start slurmctld')"
 
 
@@ -49,8 +53,8 @@ class SlurmCommands:
     def run(self, *words: str, directory: str | os.PathLike[str] | None = None) -> str:
         """What the command printed.
 
-        MissingPart where it is not installed, EngineLost where Slurm does not answer, ``Refused`` (a BadSpec) where it
-        answers no.
+        MissingPart where it is not installed, EngineLost where Slurm does not answer or no process can be started now,
+        ``Refused`` (a BadSpec) where it answers no.
         """
         program = shutil.which(words[0], path=self.environ.get("PATH"))
         if program is None:
@@ -74,6 +78,13 @@ class SlurmCommands:
             raise EngineLost(
                 f"'{words[0]}' did not end within {self._longest_s:g} s; see 'scontrol ping', then slurmctld's log"
             ) from None
+        except OSError as fault:
+            if fault.errno not in OUT_OF_RESOURCES:
+                raise
+            raise EngineLost(
+                f"'{words[0]}' cannot be started: {(fault.strerror or str(fault)).lower()}; "
+                "see this machine's memory, 'ulimit -n' and 'ulimit -u'"
+            ) from fault
         if ended.returncode:
             raise self._fault(words, ended.stderr + ended.stdout)
         return ended.stdout if not _away(ended.stderr) else self._raise(words, ended.stderr)

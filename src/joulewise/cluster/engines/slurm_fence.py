@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from joulewise.cluster.engines.slurm_commands import OUT_OF_RESOURCES
 from joulewise.core.errors import BadSpec, EngineLost, Fenced
 
 NAME = "joulewise.epoch"
@@ -49,6 +50,10 @@ class Fence:
         try:
             file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as fault:
+            if fault.errno in OUT_OF_RESOURCES:
+                raise EngineLost(
+                    f"{self._path} cannot be opened now: {(fault.strerror or str(fault)).lower()}"
+                ) from fault
             raise BadSpec(
                 f"{self._path}, which says which scheduler may act, cannot be written ({fault.strerror}); "
                 "name a folder that all schedulers of this cluster share"
