@@ -46,7 +46,7 @@ def desk() -> ToyDesk:
 
 @pytest.fixture
 def api(steering, desk) -> Api:
-    return Api(make_cluster_app(steering, desk, Guard(None), now=lambda: 1.8e9))
+    return Api(make_cluster_app(steering, desk, Guard(local_users=True), now=lambda: 1.8e9))
 
 
 def test_a_job_is_handed_in_shown_explained_and_cancelled(api, steering):
@@ -127,7 +127,7 @@ def test_a_report_arrives_as_it_was_sent_and_is_answered_with_what_shall_be_so(a
 def test_a_hundred_agents_wait_at_once_and_all_hear_of_a_cut_when_it_comes(steering):
     """More than there are threads: were each to hold one, most of them would time out here."""
     desk = ToyDesk()
-    app = make_cluster_app(steering, desk, Guard(None))
+    app = make_cluster_app(steering, desk, Guard(local_users=True))
 
     async def all_wait() -> list[httpx.Response]:
         transport = httpx.ASGITransport(app, client=("127.0.0.1", 4242))
@@ -191,6 +191,6 @@ def test_a_node_s_token_does_not_report_for_another_node(steering, desk):
 
 
 def test_without_tokens_only_this_machine_is_served(steering, desk):
-    api = Api(make_cluster_app(steering, desk, Guard(None)), peer="10.0.0.7", host="10.0.0.1:8746")
+    api = Api(make_cluster_app(steering, desk, Guard(local_users=True)), peer="10.0.0.7", host="10.0.0.1:8746")
     problem(api("POST", f"{AT}/nodes/n1", plain(REPORT)), 403)
     assert desk.reports == []

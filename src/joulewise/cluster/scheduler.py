@@ -167,7 +167,8 @@ class Scheduler:
     ) -> None:
         """The operator's word on watts; None: no limit. Ceilings follow in this call, clocks in the next pass.
 
-        ``by``: whose word it is, for the journal. BadSpec for a cap below what the cluster draws with nothing to do; the old one then stays.
+        ``by``: whose word it is, for the journal. BadSpec for a cap below what the cluster draws with nothing to do;
+        the old one then stays.
         """
         with self._watts.lock:
             now_s = self._now()

@@ -10,8 +10,10 @@ import asyncio
 import errno
 import fcntl
 import os
+import signal
 import socket
 import stat
+import sys
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -97,7 +99,7 @@ def _made_at(path: Path, mode: int) -> socket.socket:
         os.fchmod(made.fileno(), 0o600)  # from the first moment on, whatever the umask
         with folder_of(path) as there:
             made.bind(there)
-        os.chmod(path, mode)
+        path.chmod(mode)
         made.listen(512)
     except OSError as error:
         made.close()
@@ -123,7 +125,9 @@ def url_of(listening: socket.socket) -> str:
 
 
 def serve(app: Any, *listening: socket.socket) -> None:
-    """Serve ``app`` until SIGTERM or SIGINT."""
+    """Serve ``app`` until SIGTERM, which ends in SystemExit, so that contexts around it end; or SIGINT."""
+    # uvicorn catches it, ends in order, and raises it again: by then it must not kill us.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     _server(app, _GRACE_S).run(sockets=list(listening))
 
 

@@ -32,7 +32,7 @@ def own_folder() -> Path:
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     with suppress(OSError):
         # One that sudo has left to us is somebody else's.
-        if runtime.startswith("/") and os.stat(runtime).st_uid == os.geteuid():
+        if runtime.startswith("/") and Path(runtime).stat().st_uid == os.geteuid():
             return Path(runtime) / "joulewise"
     return default_path().parent
 
@@ -92,7 +92,7 @@ def token_kept(port: int, token: str) -> Iterator[None]:
         descriptor, fresh = tempfile.mkstemp(prefix=".token-", dir=path.parent)  # 0600
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
             file.write(token + "\n")
-        os.replace(fresh, path)
+        Path(fresh).replace(path)
     except (OSError, JoulewiseError):
         path = None
     try:

@@ -123,7 +123,7 @@ class SlurmEngine:
         with self._lock:
             return tuple(self._seen(name, each) for name, each in self._view.look().mine.items())
 
-    def submit(self, order: Order, by: Caller | None = None) -> str:
+    def submit(self, order: Order, by: Caller | None = None) -> str:  # noqa: ARG002
         """Hand a job in, held; its id. Runs as the calling user, whoever ``by`` is, and needs no scheduler."""
         sizes = [node.gpus for node in self._nodes() if node.gpus]
         slurm_order.check(order, sizes)
