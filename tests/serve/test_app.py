@@ -261,8 +261,8 @@ def test_with_tokens_each_may_do_what_its_scope_says(store):
 def test_without_tokens_others_are_refused(store):
     app = make_app(store, Guard(local_users=True))
     for elsewhere in (Api(app, peer="10.0.0.7"), Api(app, host="rebound.example")):
-        problem(elsewhere("PUT", AT, JOB), 403)
-        problem(elsewhere("GET", "/api/series"), 403)
+        problem(elsewhere("PUT", AT, JOB), 401)
+        problem(elsewhere("GET", "/api/series"), 401)
     assert Api(make_app(store, Guard(open_to_all=True)), peer="10.0.0.7")("PUT", AT, JOB).status_code == 200
 
 

@@ -190,7 +190,9 @@ def test_a_node_s_token_does_not_report_for_another_node(steering, desk):
     assert api("POST", f"{AT}/nodes/n1", plain(REPORT), headers=bearing).status_code == 200
 
 
-def test_without_tokens_only_this_machine_is_served(steering, desk):
-    api = Api(make_cluster_app(steering, desk, Guard(local_users=True)), peer="10.0.0.7", host="10.0.0.1:8746")
-    problem(api("POST", f"{AT}/nodes/n1", plain(REPORT)), 403)
-    assert desk.reports == []
+def test_without_tokens_nothing_is_served_over_tcp_this_machine_s_users_neither(steering, desk):
+    api = Api(make_cluster_app(steering, desk, Guard(users=True)))
+    problem(api("POST", f"{AT}/nodes/n1", plain(REPORT)), 401)
+    problem(api("PUT", f"{AT}/cap", {"power_w": 2000.0}), 401)
+    problem(api("GET", AT), 401)
+    assert (desk.reports, steering.said) == ([], [])
