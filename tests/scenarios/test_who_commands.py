@@ -105,7 +105,7 @@ def test_another_user_of_the_machine_gets_nothing_from_the_port_without_a_token(
 
 
 def test_users_act_on_what_is_theirs_operators_on_all_and_the_journal_names_them(up, tmp_path, scenario):
-    shown = scenario("R27", "two users and root on one scheduler", criterion="by uid, from the kernel; named in journal")
+    shown = scenario("R27", "two users and root on one scheduler", criterion="by uid, named in the journal")
     (agent, agent_kept), (operator, operator_kept) = (
         tokens.make(Scope.AGENT, "a100-sxm-0"),
         tokens.make(Scope.WRITE, "control-room"),

@@ -166,7 +166,8 @@ def up(
         plant = setup.simulated(gpu, gpus_per_node, host_watts, database, speed=speed, seed=seed)
     else:
         plant = setup.on_slurm(partition, gpu, host_watts, database, grace_s=grace_s)
-    with listen.bound_at(path, mode) as here, listen.bound(host, port) as listening, plant as there:
+    at = listen.bound_at(path, mode, makes_folder=socket is None)
+    with at as here, listen.bound(host, port) as listening, plant as there:
         # Only now: another scheduler at this address must not be fenced by one that cannot serve.
         for line in there.says:
             say(ctx, line)

@@ -106,7 +106,7 @@ def serve(
     from joulewise.store import open_store
 
     _refuse_unfit(socket, token_file, trust_local_users=trust_local_users, no_auth=no_auth)
-    known = None if socket is not None else known_tokens(token_file, no_auth=no_auth)
+    known = None if socket is not None or no_auth else known_tokens(token_file)
     if known is None and socket is None and not no_auth and not tokens.is_loopback(host):
         raise BadSpec(
             f"--host {host} would let others write without a token; make one with 'joulewise serve token --scope "
@@ -215,12 +215,8 @@ def token(
     say(ctx, f"its hash is in {path}; a server that runs reads it when it is started again")
 
 
-def known_tokens(path: Path | None, *, no_auth: bool = False) -> tuple[Token, ...] | None:
-    """Those of the file that was named, or of the usual one; None where there is none, or none shall be asked for."""
-    if no_auth:
-        if path is not None:
-            raise BadSpec("--no-auth asks for no token, --token-file for one; give one of them")
-        return None
+def known_tokens(path: Path | None) -> tuple[Token, ...] | None:
+    """Those of the file that was named, or of the usual one; None where there is none."""
     if path is None:
         path = _default_file()
         if not path.exists():

@@ -56,16 +56,17 @@ def bound(host: str, port: int, *, stalled_s: float = STALLED_S) -> socket.socke
 
 
 @contextmanager
-def bound_at(path: Path, mode: int) -> Iterator[socket.socket]:
+def bound_at(path: Path, mode: int, *, makes_folder: bool = False) -> Iterator[socket.socket]:
     """A Unix socket that listens at ``path`` while the context lasts, with these permissions.
 
-    Its folder is made if need be. BadSpec where another process listens there, or where it cannot be made: one that a
-    dead process left is replaced, a living one never. The lock beside it is the kernel's to release, so of two that
-    start at once one is refused.
+    ``makes_folder``: if it is not there. BadSpec where another process listens there, or where it cannot be made: one
+    that a dead process left is replaced, a living one never. The lock beside it is the kernel's to release, so of two
+    that start at once one is refused.
     """
     try:
-        # Root's is for everybody to enter, as the daemon's unit makes it; anybody else's is theirs.
-        path.parent.mkdir(mode=0o755 if os.geteuid() == 0 and mode & 0o007 else 0o700, parents=True, exist_ok=True)
+        if makes_folder:
+            # Root's is for everybody to enter, as the daemon's unit makes it; anybody else's is theirs.
+            path.parent.mkdir(mode=0o755 if os.geteuid() == 0 else 0o700, parents=True, exist_ok=True)
         lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise BadSpec(_no_socket(path, error)) from error
