@@ -19,6 +19,7 @@ from joulewise.cli.cluster_live_setup import gpu_models, kinds_of
 from joulewise.cluster.declared import Declared, Report, ShareReport
 from joulewise.cluster.engine import NodeSeen, Order
 from joulewise.cluster.scheduler_status import JobStatus, Status
+from joulewise.core.caller import Caller
 from joulewise.core.errors import BadSpec, MissingPart, NotKept
 from joulewise.core.event import Aimed, Led, Limited, Ordered, Turned
 from joulewise.core.plain import plain
@@ -116,13 +117,13 @@ def test_jobs_are_handed_in_capped_explained_and_end_in_a_process_of_its_own(up)
     with pytest.raises(BadSpec, match="choose another name"):
         client.submit(order("long", 4))
     assert running.end() == 0
-    said = "".join(running.said)
+    said, me = "".join(running.said), Caller(uid=os.geteuid())
     for words in (
         "this scheduler leads the cluster (epoch 1)",
-        "long was handed in: 8 GPUs, elastic from 1",
-        "power cap: 4.00 kW",
+        f"long was handed in, by {me}: 8 GPUs, elastic from 1",
+        f"power cap: 4.00 kW, by {me}",
         "short has ended",
-        "rigid is ended: cancelled by ",
+        "rigid is ended: cancelled by its user",
         "the simulated cluster ends with it",
     ):
         assert words in said
