@@ -56,7 +56,7 @@ def about(status: Status) -> list[str]:
     spent = f"{energy(status.energy_j)} so far, {energy(status.idle_j)} of it nobody's"
     if status.budget_j is not None:
         spent += f"; budget {energy(status.budget_j)} in every {format_duration(status.budget_period_s)}"
-            spent += f", by {status.budget_by}" if status.budget_by else ""
+        spent += f", by {status.budget_by}" if status.budget_by else ""
     lines.append(spent)
     if (limits := _cap(status)) is not None:
         lines.append(limits)
