@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from joulewise.cluster.engine import DONE, Happened, JobSeen, JobState, NodeSeen, Order, Place
+from joulewise.core.caller import Caller
 from joulewise.core.errors import BadSpec, Fenced, JoulewiseError
 from joulewise.daemon import grants
 from joulewise.daemon.grants import Grant
@@ -163,7 +164,7 @@ class LoadEngine:
                 for job in self._jobs.values()
             )
 
-    def submit(self, order: Order) -> str:
+    def submit(self, order: Order, by: Caller | None = None) -> str:  # noqa: ARG002
         """Hand a job in."""
         with self._wake:
             known = self._jobs.get(order.name)

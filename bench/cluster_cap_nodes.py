@@ -216,7 +216,7 @@ def live(folder: Path, out: Out) -> Iterator[Live]:
             period_s=10.0,
         )
         scheduler.lead()
-        with listen.serving(make_cluster_app(scheduler, desk, Guard(None)), socket):
+        with listen.serving(make_cluster_app(scheduler, desk, Guard(local_users=True)), socket):
             url = listen.url_of(socket)
             for node in there:
                 node.start_agent(url, token)

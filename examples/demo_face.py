@@ -118,15 +118,16 @@ class Demo:
         """A simulated day of a small cluster: more jobs than GPUs, a cap that falls and a budget."""
         up = self._start(
             *("cluster", "up", "--engine", "sim", "--gpu", "sim:a100-sxm*16", "--port", "0", "--speed", "300"),
+            *("--socket", str(self.folder / "cluster.sock")),
             *("--power-cap", "9kW", "--energy-budget", "120kWh/day", "--database", str(self.database)),
         )
         said = ""
-        while (found := re.search(r"http://\S+:\d+", said)) is None:
+        while (found := re.search(r"--server (unix:\S+?)'", said)) is None:
             line = up.stderr.readline() if up.stderr else ""
             if not line:
                 raise SystemExit(f"the cluster did not start: {said}")
             said += line
-        there = ("--server", found[0])
+        there = ("--server", found[1])
         jobs = (("bert", "8"), ("resnet50", "4"), ("bert", "4"), ("resnet50", "2"), ("bert", "8"))[
             : 3 if self.quick else 5
         ]

@@ -117,9 +117,9 @@ def test_commands_on_public_measurements_say_what_their_pages_say(desk: Desk, da
 def test_a_cluster_can_be_tried_out_as_the_pages_say(desk: Desk) -> None:
     pytest.importorskip("fastapi", reason="the server's packages are not installed (pip install 'joulewise[server]')")
     (port,) = free_ports(1)
-    desk.environ["JOULEWISE_CLUSTER"] = f"http://127.0.0.1:{port}"
+    desk.environ["JOULEWISE_HOME"] = str(desk.folder / "home")  # and not this machine's own socket
     (up, _), *others = scene("cluster")
-    with desk.left_running(f"{up.text} --port {port}", ready=r"--server http://"):
+    with desk.left_running(f"{up.text} --port {port}", ready="scheduling on unix:"):
         play(desk, others)
 
 
@@ -138,8 +138,11 @@ def test_the_server_serves_as_the_pages_start_it(desk: Desk) -> None:
         for command, _ in played:
             if command.text.split()[1] == "serve":
                 with desk.left_running(f"{command.text} --port {port}", ready=r"on http://\S+"):
+                    (token,) = desk.folder.rglob(f"serve-{port}.token")
                     for path in ("/", "/metrics", "/api/overview"):
-                        with urllib.request.urlopen(desk.environ["SERVER"] + path, timeout=60) as answer:
+                        asks = urllib.request.Request(desk.environ["SERVER"] + path)
+                        asks.add_header("Authorization", f"Bearer {token.read_text().strip()}")
+                        with urllib.request.urlopen(asks, timeout=60) as answer:
                             asked.append(answer.read().decode())
                     if command.text == "joulewise serve":
                         play(desk, clients)

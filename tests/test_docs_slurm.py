@@ -80,6 +80,7 @@ def test_torchrun_on_two_nodes_is_measured_on_each(site: SlurmSite, tmp_path: Pa
 def test_a_partition_is_run_as_its_page_says(site: SlurmSite, desk: Desk) -> None:
     (port,) = free_ports(1)
     server = f"http://127.0.0.1:{port}"
+    desk.environ["JOULEWISE_HOME"] = str(desk.folder / "home")  # and not this machine's own socket
     desk.environ |= {"JOULEWISE_CLUSTER": server, "JOULEWISE_POWERCAP_ROOT": str(desk.folder / "no-rapl")}
     played = [(command, rule) for command, rule in scene("slurm") if not command.text.startswith("srun")]
     tokens = [command.text for command, _ in played if "serve token" in command.text]
@@ -90,7 +91,7 @@ def test_a_partition_is_run_as_its_page_says(site: SlurmSite, desk: Desk) -> Non
     ups = [command.text for command, _ in played if "cluster up" in command.text]
     (agent,) = [command.text for command, _ in played if "cluster agent" in command.text]
     asked = [each for each in played if each[0].text.split()[2] in ("submit", "cap")]
-    with desk.left_running(f"{ups[0]} --port {port}", ready="--server http://"), ExitStack() as ending:
+    with desk.left_running(f"{ups[0]} --port {port}", ready="scheduling on unix:"), ExitStack() as ending:
         for name, node in site.nodes.items():
             here = {r"\$\(hostname -s\)": name, "http://head:8746": server}
             here |= {"/etc/joulewise/cluster.token": str(desk.folder / f"{name}.token")}

@@ -100,7 +100,7 @@ def from_three_floors(folder: Path, home: Path) -> list[Job]:
 
 def played(stack: SlurmStack, jobs: list[Job], folder: Path) -> Watch:
     """Hand the jobs in, cut the cap twice, lift it, and wait for the end."""
-    say(f"the scheduler runs; 'JOULEWISE_CLUSTER={stack.url} joulewise cluster status --live' shows it from outside")
+    say(f"the scheduler runs; 'JOULEWISE_CLUSTER={stack.server} joulewise cluster status --live' shows it from outside")
     watch = Watch(stack, folder)
     try:
         for job in jobs:

@@ -124,7 +124,7 @@ STEERING = ToySteering(now=BUSY)
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    app = make_cluster_app(STEERING, ToyDesk(), Guard(None))
+    app = make_cluster_app(STEERING, ToyDesk(), Guard(local_users=True))
     with listen.bound("127.0.0.1", 0) as listening, listen.serving(app, listening):
         yield listen.url_of(listening)
 

@@ -19,7 +19,7 @@ UNNAMED = ("submit", "--gpus", "8")
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    app = make_cluster_app(STEERING, ToyDesk(), Guard(None), now=lambda: 1.8e9)
+    app = make_cluster_app(STEERING, ToyDesk(), Guard(local_users=True), now=lambda: 1.8e9)
     with listen.bound("127.0.0.1", 0) as listening, listen.serving(app, listening):
         yield listen.url_of(listening)
 

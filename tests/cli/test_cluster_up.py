@@ -19,12 +19,15 @@ from joulewise.cli.cluster_live_setup import gpu_models, kinds_of
 from joulewise.cluster.declared import Declared, Report, ShareReport
 from joulewise.cluster.engine import NodeSeen, Order
 from joulewise.cluster.scheduler_status import JobStatus, Status
+from joulewise.core.caller import Caller
 from joulewise.core.errors import BadSpec, MissingPart, NotKept
 from joulewise.core.event import Aimed, Led, Limited, Ordered, Turned
 from joulewise.core.plain import plain
 from joulewise.report.cluster_log import ClusterLog
 from joulewise.report.cluster_news import Overheard, line
+from joulewise.serve import tokens
 from joulewise.serve.cluster_client import ClusterClient
+from joulewise.serve.tokens import Scope
 from joulewise.store import MemoryJournal, open_store
 from joulewise.testing.slurm_site import SlurmSite, slurm_site
 from tests.cli.clusters import called, one_line
@@ -41,7 +44,7 @@ class Up:
         assert self.process.stderr is not None
         for text in self.process.stderr:
             self.said.append(text)
-            if found := re.search(r"--server (http://\S+?)'", text):
+            if found := re.search(r"scheduling on (unix:\S+) and", text):
                 self.client = ClusterClient(found[1])
                 return
         raise AssertionError("".join(self.said))
@@ -114,11 +117,11 @@ def test_jobs_are_handed_in_capped_explained_and_end_in_a_process_of_its_own(up)
     with pytest.raises(BadSpec, match="choose another name"):
         client.submit(order("long", 4))
     assert running.end() == 0
-    said = "".join(running.said)
+    said, me = "".join(running.said), Caller(uid=os.geteuid())
     for words in (
         "this scheduler leads the cluster (epoch 1)",
-        "long was handed in: 8 GPUs, elastic from 1",
-        "power cap: 4.00 kW",
+        f"long was handed in, by {me}: 8 GPUs, elastic from 1",
+        f"power cap: 4.00 kW, by {me}",
         "short has ended",
         "rigid is ended: cancelled by its user",
         "the simulated cluster ends with it",
@@ -174,7 +177,9 @@ def test_a_signal_that_is_lost_holds_the_safe_cap_and_is_said(up, tmp_path):
         (("--engine", "sim", "--partition", "x"), "is Slurm's"),
         (("--engine", "sim", "--gpu", "a100"), "made of virtual GPUs"),
         (("--engine", "sim", "--speed", "0"), "60 makes an hour a minute"),
-        (("--engine", "sim", "--host", "0.0.0.0"), "would let others steer the cluster without a token"),
+        (("--engine", "sim", "--host", "0.0.0.0"), "nobody can ask there without a token"),
+        (("--engine", "sim", "--operators-group", "no-such-group"), "is no group of this machine"),
+        (("--engine", "sim", "--socket", "/nowhere/s"), "--socket /nowhere/s: no such file or directory"),
         (("--engine", "sim", "--policy", "magic"), "there are priced"),
         (("--engine", "sim", "--cap-safe", "5kW"), "name its --cap-file"),
         (("--engine", "sim", "--cap-file", "/nowhere"), "/nowhere"),
@@ -272,9 +277,11 @@ def site() -> Iterator[SlurmSite]:
 class Reporting:
     """Agents of nodes that have no GPUs to set: they report, over HTTP, while the context lasts."""
 
-    def __init__(self, nodes: Iterable[str], url: str) -> None:
+    def __init__(self, nodes: Iterable[str], url: str, token: str) -> None:
         self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._report, args=(node, ClusterClient(url))) for node in nodes]
+        self._threads = [
+            threading.Thread(target=self._report, args=(node, ClusterClient(url, token))) for node in nodes
+        ]
 
     def __enter__(self) -> "Reporting":
         for thread in self._threads:
@@ -304,15 +311,18 @@ def test_on_slurm_a_job_outlives_its_scheduler_and_one_handed_in_meanwhile_runs_
     flags = ["--engine", "slurm", "--gpu", "a100-sxm", "--no-power-off"]
     processes: list[subprocess.Popen[str]] = []
 
+    secret, kept = tokens.make(Scope.AGENT, tokens.EVERY_NODE)
+    tokens.keep(tmp_path / tokens.FILE, kept)
+
     def started(port: str) -> str:
-        """Where it serves, once it does."""
+        """Where it serves its agents, once it does."""
         words = [*command, "up", *flags, "--port", port]
         process = subprocess.Popen(words, env=environ, stderr=subprocess.PIPE, text=True)
         processes.append(process)
         said = []
         for text in process.stderr or ():
             said.append(text)
-            if found := re.search(r"--server (http://\S+?)'", text):
+            if found := re.search(r"scheduling on unix:.* (http://\S+);", text):
                 return found[1]
         raise AssertionError("".join(said))
 
@@ -334,8 +344,8 @@ def test_on_slurm_a_job_outlives_its_scheduler_and_one_handed_in_meanwhile_runs_
 
     try:
         url = started("0")
-        client = ClusterClient(url)
-        with Reporting(site.nodes, url):
+        client = ClusterClient(f"unix:{tmp_path}/cluster.sock")
+        with Reporting(site.nodes, url, secret):
             gate = tmp_path / "gate"
             id_ = submitted("waits", f"until [ -e {gate} ]; do sleep 0.1; done; echo done >> {tmp_path}/waits.txt")
             assert until("waits", "running").id == id_

@@ -158,7 +158,7 @@ def test_a_server_may_keep_the_job_instead(recur):
     pytest.importorskip("uvicorn", reason="the extra 'server' is not installed")
     serve = [PYTHON, "-m", "joulewise", "serve", "--port", "0"]
     with subprocess.Popen(serve, env=recur.environ, stderr=subprocess.PIPE, text=True) as server:
-        url = re.search(r"http://\S+", server.stderr.readline())[0]
+        url = re.search(r"http://[\w.]+:\d+", server.stderr.readline())[0]
         try:
             ran = recur.run("asks", "--server", url)
             shown = recur.look("status", "nightly", "--server", url, "--json")

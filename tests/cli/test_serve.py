@@ -1,4 +1,5 @@
 import os
+import stat
 import subprocess
 import sys
 
@@ -47,6 +48,10 @@ def test_a_token_is_not_added_to_a_file_of_something_else(tmp_path):
         (["--host", "::"], "would let others write without a token"),
         (["--host", "nowhere.invalid", "--no-auth"], "no address of this machine"),
         (["--no-auth", "--token-file", "x"], "give one of them"),
+        (["--no-auth", "--trust-local-users"], "give one of them"),
+        (["--socket", "s", "--token-file", "x"], "give one of them"),
+        (["--trust-local-users", "--host", "0.0.0.0"], "would let others write without a token"),
+        (["--socket", "/nowhere/of/mine/s", "--no-gpu"], "--socket /nowhere"),
         (["--token-file", "none"], "no such file or directory"),
         (["--database", "mysql://x"], "names no database"),
         (["--no-gpu", "--gpu", "sim:h200"], "give one of them"),
@@ -72,7 +77,7 @@ def test_an_empty_file_of_tokens_is_refused(tmp_path):
 
 def test_it_serves_those_with_a_token_says_where_and_ends_when_told(tmp_path):
     secrets = [joulewise(tmp_path, "serve", "token", "--scope", scope).stdout.strip() for scope in ("read", "write")]
-    serving = Serving(str(tmp_path / "jobs.db"), tmp_path, "--host", "0.0.0.0")
+    serving = Serving(str(tmp_path / "jobs.db"), tmp_path, "--host", "0.0.0.0", trusting=False)
     try:
         Client(serving.url, "nightly", secrets[1]).register(JOB)
         assert jobs(serving.url, secrets[0]) == ["nightly"]
@@ -88,9 +93,24 @@ def test_it_serves_those_with_a_token_says_where_and_ends_when_told(tmp_path):
     assert said == ""
 
 
-def test_without_tokens_this_machine_is_served(tmp_path):
-    serving = Serving(str(tmp_path / "jobs.db"), tmp_path)
+def test_without_tokens_whoever_started_it_is_served_and_their_clients_need_be_told_nothing(tmp_path, monkeypatch):
+    serving = Serving(str(tmp_path / "jobs.db"), tmp_path, "--no-gpu", trusting=False)
     try:
+        with pytest.raises(BadSpec, match="a token is needed"):
+            jobs(serving.url)
+        monkeypatch.setenv("JOULEWISE_HOME", str(tmp_path))
+        Client(serving.url, "nightly").register(JOB)
+        assert jobs(serving.url) == ["nightly"]
+        assert stat.S_IMODE((tmp_path / f"serve-{serving.url.rpartition(':')[2]}.token").stat().st_mode) == 0o600
+    finally:
+        serving.end()
+    assert list(tmp_path.glob("*.token")) == []
+
+
+def test_it_may_trust_all_users_of_the_machine(tmp_path):
+    serving = Serving(str(tmp_path / "jobs.db"), tmp_path, "--no-gpu")
+    try:
+        assert "serving everybody on this machine on http://127.0.0.1:" in serving.said
         Client(serving.url, "nightly").register(JOB)
         assert jobs(serving.url) == ["nightly"]
     finally:

@@ -17,8 +17,9 @@ from joulewise.cluster.life import Belief
 from joulewise.cluster.round import Round
 from joulewise.cluster.scheduler import Scheduler
 from joulewise.cluster.simulator import Submission, simulate
-from joulewise.core.errors import BadSpec, EngineLost, Fenced
-from joulewise.core.event import Aimed, Turned
+from joulewise.core.caller import Caller
+from joulewise.core.errors import BadSpec, EngineLost, Fenced, NotPermitted
+from joulewise.core.event import Aimed, Limited, Ordered, Turned
 from joulewise.core.knob import DEFAULT
 from tests.cluster.toy_engine import MOST_GPU_W, Rig
 from tests.cluster.toys import TOY, ToyTruth, first_come, toy_job, toy_ways
@@ -393,12 +394,45 @@ def test_submit_cancel_status_and_explain() -> None:
     assert rig.scheduler.explain("bert").startswith("bert runs on")
     with pytest.raises(BadSpec, match="no job here is called 'gpt'"):
         rig.scheduler.explain("gpt")
-    rig.scheduler.cancel("bert")
+    with pytest.raises(NotPermitted, match="'bert' is not yours"):
+        rig.scheduler.cancel("bert", by=Caller(uid=1001))
+    with pytest.raises(NotPermitted, match="'bert' is not yours"):  # nor a bearer's of a token that may only read
+        rig.scheduler.cancel("bert", by=Caller(token="wall"))
+    rig.scheduler.cancel("bert", by=Caller(token="ci", operator=True))
     looks(rig, 20)
     assert rig.scheduler.book.jobs["bert"].state == "cancelled"
-    assert rig.scheduler.explain("bert") == "bert is over: cancelled (cancelled by its user)."
+    assert rig.scheduler.explain("bert") == "bert is over: cancelled (cancelled by token ci)."
     with pytest.raises(BadSpec, match="could be cancelled"):
-        rig.scheduler.cancel("bert")
+        rig.scheduler.cancel("bert", by=Caller(token="ci", operator=True))
+
+
+def test_who_did_it_is_written_down_and_a_job_is_its_user_s_as_the_engine_says() -> None:
+    rig = Rig([TOY], [], priced(), period_s=10.0)
+    looks(rig, 2)
+    alice, bob = Caller(uid=4_000_001), Caller(uid=4_000_002)
+    for name in ("a", "b"):
+        rig.submissions[name] = toy_job(name, 0.0, 50_000.0, 8)
+        # The order's own word on whose it is counts for nothing.
+        order = Order(name, ("train",), 8, checkpoint=f"/c/{name}", work=50_000.0, tenant="bob")
+        rig.scheduler.submit(order, by=alice)
+    looks(rig, 10)
+    with pytest.raises(NotPermitted, match="'a' is not yours"):
+        rig.scheduler.cancel("a", by=bob)
+    rig.scheduler.cancel("a", by=alice)
+    rig.scheduler.cancel("b", by=Caller(uid=4_000_003, operator=True))
+    rig.scheduler.cap(20_000.0, by=Caller(token="ci", operator=True))
+    rig.scheduler.budget(1e12, by=Caller(token="", operator=True))
+    looks(rig, 10)
+    found = [event for _, event in rig.journal.read()]
+    ordered = [event.facts["by"] for event in found if isinstance(event, Ordered)]
+    assert ordered == [{"uid": 4_000_001}, {"uid": 4_000_001}]
+    stops = [(event.name, event.reason, event.facts["by"]) for event in found if getattr(event, "what", "") == "stop"]
+    assert stops == [
+        ("a", "cancelled by its user", {"uid": 4_000_001}),
+        ("b", "cancelled by uid 4000003", {"uid": 4_000_003}),
+    ]
+    assert [event.facts["by"] for event in found if isinstance(event, Limited)] == [{"token": "ci"}, {"token": ""}]
+    assert rig.scheduler.explain("b") == "b is over: cancelled (cancelled by uid 4000003)."
 
 
 def test_beliefs_are_told_what_jobs_really_take() -> None:

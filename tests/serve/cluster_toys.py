@@ -7,6 +7,7 @@ from joulewise.cluster.declared import Declared, Report
 from joulewise.cluster.engine import Order
 from joulewise.cluster.scheduler_status import JobStatus, Status
 from joulewise.cluster.state import Prices
+from joulewise.core.caller import Caller
 from joulewise.core.errors import BadSpec
 
 NOBODY = Status(
@@ -43,6 +44,7 @@ class ToySteering:
     idle_w: float = 1000.0
     said: list[tuple[object, ...]] = field(default_factory=list)
     now: Status = NOBODY
+    by: list[Caller] = field(default_factory=list)
 
     def status(self) -> Status:
         return self.now
@@ -50,23 +52,29 @@ class ToySteering:
     def explain(self, name: str) -> str:
         return f"{name} runs on 8 GPUs."
 
-    def submit(self, order: Order) -> str:
+    def submit(self, order: Order, *, by: Caller) -> str:
+        self.by.append(by)
         self.said.append(("submit", order))
         if any(job.name == order.name for job in self.now.jobs):
             raise BadSpec(f"{order.name!r} is there already")
         self.now = replace(self.now, jobs=(*self.now.jobs, toy_job(order.name)))
         return str(len(self.now.jobs))
 
-    def cancel(self, name: str) -> None:
+    def cancel(self, name: str, *, by: Caller) -> None:
+        self.by.append(by)
         self.now = replace(self.now, jobs=tuple(job for job in self.now.jobs if job.name != name))
 
-    def cap(self, cap_w: float | None, *, for_s: float | None = None, ramp_w_per_s: float | None = None) -> None:
+    def cap(
+        self, cap_w: float | None, *, for_s: float | None = None, ramp_w_per_s: float | None = None, by: Caller
+    ) -> None:
+        self.by.append(by)
         if cap_w is not None and cap_w < self.idle_w:
             raise BadSpec(f"a cap of {cap_w:g} W is below the {self.idle_w:g} W of an idle cluster")
         self.said.append(("cap", cap_w, for_s, ramp_w_per_s))
         self.now = replace(self.now, cap_w=cap_w)
 
-    def budget(self, energy_j: float | None, period_s: float) -> None:
+    def budget(self, energy_j: float | None, period_s: float, *, by: Caller) -> None:
+        self.by.append(by)
         self.said.append(("budget", energy_j, period_s))
         self.now = replace(self.now, budget_j=energy_j)
 

@@ -45,4 +45,4 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
 @pytest.fixture
 def api(store: SqliteStore) -> Api:
     """An app without tokens on an empty store, called from its own machine."""
-    return Api(make_app(store, Guard(None)))
+    return Api(make_app(store, Guard(local_users=True)))

@@ -9,10 +9,16 @@ from pathlib import Path
 
 
 class Serving:
-    """Started at once; ``url`` is where it listens. Killed or ended, it can be started again at the same address."""
+    """Started at once; ``url`` is where it listens. Killed or ended, it can be started again at the same address.
 
-    def __init__(self, database: str, home: Path, *flags: str) -> None:
-        self._command = [sys.executable, "-m", "joulewise", "serve", "--database", database, *flags]
+    It trusts this machine's users, so that most tests need no token. ``trusting``: False for what a user gets who says
+    nothing; ``link`` is then what it printed, ``token`` what it left to its user's clients."""
+
+    def __init__(self, database: str, home: Path, *flags: str, trusting: bool = True) -> None:
+        trust = ["--trust-local-users"] if trusting else []
+        self._command = [sys.executable, "-m", "joulewise", "serve", "--database", database, *trust, *flags]
+        self._home = home
+        self.said = ""
         self._environ = {**os.environ, "JOULEWISE_HOME": str(home), "OPENBLAS_NUM_THREADS": "1"}
         self._port = "0"
         self.url = ""
@@ -21,12 +27,22 @@ class Serving:
     def start(self) -> None:
         """Returns when it listens."""
         self.start_again()
-        said = self.process.stderr.readline()
+        said = self.said = self.process.stderr.readline()
         found = re.search(r"on (http://\S+:(\d+))", said)
         if found is None:
             self.process.kill()
             raise AssertionError(said + self.process.communicate()[1])
         self.url, self._port = found[1], found[2]
+
+    @property
+    def link(self) -> str:
+        found = re.search(r"http://\S+/#once=\S+", self.said)
+        assert found is not None, self.said
+        return found[0]
+
+    @property
+    def token(self) -> str:
+        return (self._home / f"serve-{self._port}.token").read_text().strip()
 
     def start_again(self) -> None:
         """Returns at once; where it will listen is known if it did before."""

@@ -220,7 +220,7 @@ def test_a_store_that_cannot_be_read_is_503_and_health_tells_nobody_where_it_is(
     file = tmp_path / "jobs.db"
     file.write_bytes(b"this is no database, and long enough to look like one" * 100)
     store = SqliteStore(Database(file))
-    api = Api(make_app(store, Guard(None)))
+    api = Api(make_app(store, Guard(local_users=True)))
     for method, path, body in (("PUT", AT, JOB), ("POST", f"{AT}/ask", ASK), ("GET", "/api/series", None)):
         response = api(method, path, body)
         assert "damaged" in problem(response, 503)
@@ -231,7 +231,7 @@ def test_a_store_that_cannot_be_read_is_503_and_health_tells_nobody_where_it_is(
 
 
 def test_two_apps_on_one_store_are_as_one(store, registered):
-    other = Api(make_app(store, Guard(None)))
+    other = Api(make_app(store, Guard(local_users=True)))
     trials = [(registered, other)[n % 2]("POST", f"{AT}/ask", {**ASK, "recurrence": f"r{n}"}).json() for n in range(6)]
     assert [each["trial"] for each in trials] == list(range(6))
     assert registered("POST", f"{AT}/trials/5/tell", TELL).status_code == 204
@@ -259,11 +259,11 @@ def test_with_tokens_each_may_do_what_its_scope_says(store):
 
 
 def test_without_tokens_others_are_refused(store):
-    app = make_app(store, Guard(None))
+    app = make_app(store, Guard(local_users=True))
     for elsewhere in (Api(app, peer="10.0.0.7"), Api(app, host="rebound.example")):
-        problem(elsewhere("PUT", AT, JOB), 403)
-        problem(elsewhere("GET", "/api/series"), 403)
-    assert Api(make_app(store, Guard(None, open_to_all=True)), peer="10.0.0.7")("PUT", AT, JOB).status_code == 200
+        problem(elsewhere("PUT", AT, JOB), 401)
+        problem(elsewhere("GET", "/api/series"), 401)
+    assert Api(make_app(store, Guard(open_to_all=True)), peer="10.0.0.7")("PUT", AT, JOB).status_code == 200
 
 
 def test_every_route_is_described_with_what_it_may_answer_and_every_body_has_an_example(api):

@@ -46,7 +46,7 @@ def desk() -> ToyDesk:
 
 @pytest.fixture
 def api(steering, desk) -> Api:
-    return Api(make_cluster_app(steering, desk, Guard(None), now=lambda: 1.8e9))
+    return Api(make_cluster_app(steering, desk, Guard(local_users=True), now=lambda: 1.8e9))
 
 
 def test_a_job_is_handed_in_shown_explained_and_cancelled(api, steering):
@@ -127,7 +127,7 @@ def test_a_report_arrives_as_it_was_sent_and_is_answered_with_what_shall_be_so(a
 def test_a_hundred_agents_wait_at_once_and_all_hear_of_a_cut_when_it_comes(steering):
     """More than there are threads: were each to hold one, most of them would time out here."""
     desk = ToyDesk()
-    app = make_cluster_app(steering, desk, Guard(None))
+    app = make_cluster_app(steering, desk, Guard(local_users=True))
 
     async def all_wait() -> list[httpx.Response]:
         transport = httpx.ASGITransport(app, client=("127.0.0.1", 4242))
@@ -190,16 +190,18 @@ def test_a_node_s_token_does_not_report_for_another_node(steering, desk):
     assert api("POST", f"{AT}/nodes/n1", plain(REPORT), headers=bearing).status_code == 200
 
 
-def test_without_tokens_only_this_machine_is_served(steering, desk):
-    api = Api(make_cluster_app(steering, desk, Guard(None)), peer="10.0.0.7", host="10.0.0.1:8746")
-    problem(api("POST", f"{AT}/nodes/n1", plain(REPORT)), 403)
-    assert desk.reports == []
+def test_without_tokens_nothing_is_served_over_tcp_this_machine_s_users_neither(steering, desk):
+    api = Api(make_cluster_app(steering, desk, Guard(users=True)))
+    problem(api("POST", f"{AT}/nodes/n1", plain(REPORT)), 401)
+    problem(api("PUT", f"{AT}/cap", {"power_w": 2000.0}), 401)
+    problem(api("GET", AT), 401)
+    assert (desk.reports, steering.said) == ([], [])
 
 
 def test_of_one_node_only_a_few_reports_wait_at_once_and_the_oldest_of_more_is_answered(steering):
     """However many one agent's token is used for, nobody else's news are late for it."""
     desk = ToyDesk()
-    app = make_cluster_app(steering, desk, Guard(None))
+    app = make_cluster_app(steering, desk, Guard(None, local_users=True))
 
     async def crowded() -> int:
         transport = httpx.ASGITransport(app, client=("127.0.0.1", 4242))

@@ -72,7 +72,7 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @pytest.fixture(scope="module")
 def app(store: Store, tmp_path_factory: pytest.TempPathFactory) -> FastAPI:
     plans = toys.plans(tmp_path_factory.mktemp("face") / "plans")
-    return make_app(store, Guard(None), plans=plans, worth=WORTH)
+    return make_app(store, Guard(local_users=True), plans=plans, worth=WORTH)
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +96,7 @@ def own(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
 
 @pytest.fixture
 def api(own: Store) -> Api:
-    return Api(make_app(own, Guard(None)))
+    return Api(make_app(own, Guard(local_users=True)))
 
 
 def got(api: Api, path: str, **query):
@@ -355,7 +355,7 @@ def test_a_search_says_how_much_more_there_is(api, own):
 def test_live_gpus_are_shown_with_their_last_minutes(own):
     live = LiveGpus([PlayedGpu(constant(312.0), time=VirtualTime())], why="a toy", node="here")
     live.look()
-    api = Api(make_app(own, Guard(None), live=live))
+    api = Api(make_app(own, Guard(local_users=True), live=live))
     found = got(api, "/api/gpus")
     (gpu,) = found["gpus"]
     assert (gpu["node"], found["why"]) == ("here", "a toy")
@@ -403,7 +403,7 @@ def test_reading_writes_no_event(face, store):
 def test_a_store_that_is_away_is_503_everywhere_and_plans_are_shown_all_the_same(tmp_path):
     file = tmp_path / "jobs.db"
     file.write_bytes(b"this is no database, and long enough to look like one" * 100)
-    api = Api(make_app(SqliteStore(Database(file)), Guard(None), plans=toys.plans(tmp_path / "plans")))
+    api = Api(make_app(SqliteStore(Database(file)), Guard(local_users=True), plans=toys.plans(tmp_path / "plans")))
     for path in ("/api/overview", "/api/runs", "/api/runs/x", "/api/clusters", "/api/clusters/x", "/api/search?q=x"):
         assert api("GET", path).status_code == 503, path
     assert len(got(api, "/api/plans")["plans"]) == 2

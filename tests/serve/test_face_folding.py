@@ -45,7 +45,7 @@ def test_runs_are_folded_though_nobody_asks_and_so_are_those_that_come_later(sto
 
 def test_the_server_does_so_while_it_is_served(store: SqliteStore) -> None:
     toys.tuned(store)
-    app = make_app(store, Guard(None))
+    app = make_app(store, Guard(local_users=True))
 
     async def served() -> None:
         async with app.router.lifespan_context(app):
@@ -82,7 +82,7 @@ def test_what_may_be_missing_from_the_sums_is_among_the_troubles(
 ) -> None:
     for number in range(3):
         toys.tuned(store, f"run-{number}")
-    app = make_app(store, Guard(None))
+    app = make_app(store, Guard(local_users=True))
     monkeypatch.setattr("joulewise.report.summaries.Summaries._fold", lambda *_: False)
     assert Api(app)("GET", "/api/overview").json()["troubles"] == [
         "not all runs are read yet; lists and sums grow until they are"
@@ -97,7 +97,7 @@ def test_a_store_that_may_only_be_read_says_so_among_the_troubles_and_is_not_tri
     toys.plain_run(store, "b")
     with store.database.reading() as connection:
         connection.execute("PRAGMA query_only=1")
-    app = make_app(store, Guard(None))
+    app = make_app(store, Guard(local_users=True))
     overview = Api(app)("GET", "/api/overview").json()
     assert [run["name"] for run in overview["recent"]] == ["a"]
     (said,) = overview["troubles"]

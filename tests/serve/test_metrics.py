@@ -67,7 +67,7 @@ def looked_at(*gpus: PlayedGpu, **more: object) -> LiveGpus:
 
 
 def scraped(store: Store, live: LiveGpus | None, **more: object) -> Found:
-    answer = Api(make_app(store, Guard(None), live=live))("GET", "/metrics", **more)
+    answer = Api(make_app(store, Guard(local_users=True), live=live))("GET", "/metrics", **more)
     assert answer.status_code == 200
     return read(answer.text)
 
@@ -120,7 +120,7 @@ def test_a_name_with_odd_characters_stays_inside_its_label(store: Store) -> None
 
 
 def test_openmetrics_is_spoken_to_who_asks_for_it(store: Store) -> None:
-    api = Api(make_app(store, Guard(None), live=looked_at(FullGpu(constant(300.0), time=VirtualTime()))))
+    api = Api(make_app(store, Guard(local_users=True), live=looked_at(FullGpu(constant(300.0), time=VirtualTime()))))
     answer = api("GET", "/metrics", headers={"Accept": OPENMETRICS})
     assert answer.headers["content-type"].startswith("application/openmetrics-text")
     kinds = {family.name: family.type for family in parse_openmetrics(answer.text)}
@@ -198,7 +198,7 @@ def test_a_cluster_tells_its_watts_against_its_cap() -> None:
         for number, (state, used) in enumerate([("idle", 0), ("busy", 6), ("down", 0)])
     )
     now = replace(NOBODY, cap_w=4000.0, energy_j=7e6, nodes=nodes, jobs=(toy_job("a"), toy_job("b", "running")))
-    api = Api(make_cluster_app(ToySteering(now=now), ToyDesk(), Guard(None)))
+    api = Api(make_cluster_app(ToySteering(now=now), ToyDesk(), Guard(local_users=True)))
     found = read(api("GET", "/metrics").text)
     assert of(found, "joulewise_cluster_power_watts") == [1500.0]
     assert of(found, "joulewise_cluster_power_cap_watts") == [4000.0]
@@ -207,7 +207,7 @@ def test_a_cluster_tells_its_watts_against_its_cap() -> None:
     assert of(found, "joulewise_cluster_jobs", state="running") == [1.0]
     assert of(found, "joulewise_cluster_nodes", state="down") == [1.0]
     assert of(found, "joulewise_cluster_budget_joules") == []
-    api = Api(make_cluster_app(ToySteering(), ToyDesk(), Guard(None)))
+    api = Api(make_cluster_app(ToySteering(), ToyDesk(), Guard(local_users=True)))
     assert of(read(api("GET", "/metrics").text), "joulewise_cluster_power_cap_watts") == []
 
 
@@ -295,5 +295,5 @@ def _app(live: LiveGpus, writes: Writes) -> object:
     from fastapi import FastAPI
 
     app = FastAPI()
-    app.include_router(metrics_router([metrics.gpus(live), metrics.writes(writes.counts)], Guard(None)))
+    app.include_router(metrics_router([metrics.gpus(live), metrics.writes(writes.counts)], Guard(local_users=True)))
     return app

@@ -238,9 +238,9 @@ def everything(node: RunningNode, folder: Path) -> Iterator[tuple[str, str, str]
         live = LiveGpus(gpus, holders=lambda: holders.holders(daemon.socket), host=HostEnergy(folder / "rapl"))
         stack.enter_context(live)
         sums = Totals(8, 1, 0, 5e6, SAVED_J, 3e4)
-        app = _app(metrics_router([*_of(live, writes), metrics.runs(lambda virtual: sums)], Guard(None)))
+        app = _app(metrics_router([*_of(live, writes), metrics.runs(lambda virtual: sums)], Guard(local_users=True)))
         now = replace(NOBODY, cap_w=4000.0, nodes=(_node(),), jobs=(toy_job("a"),), budget_j=1e9)
-        cluster = make_cluster_app(Metered(now=now), ToyDesk(), Guard(None))
+        cluster = make_cluster_app(Metered(now=now), ToyDesk(), Guard(local_users=True))
         url, beside, cluster_url = (stack.enter_context(_served(each)) for each in (app, app, cluster))
         yield url, beside, cluster_url
 

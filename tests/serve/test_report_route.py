@@ -32,7 +32,7 @@ def measured(store: Store, name: str) -> None:
 
 
 def over_http(store: Store, name: str, worth: Worth | None = None) -> bytes:
-    answer = Api(make_app(store, Guard(None), worth=worth))("GET", f"/api/runs/{name}/report")
+    answer = Api(make_app(store, Guard(local_users=True), worth=worth))("GET", f"/api/runs/{name}/report")
     assert answer.status_code == 200, answer.text
     return answer.content
 

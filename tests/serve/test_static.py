@@ -14,7 +14,7 @@ from tests.serve.conftest import Api
 
 @pytest.fixture(scope="module")
 def app(tmp_path_factory: pytest.TempPathFactory) -> FastAPI:
-    return make_app(SqliteStore(Database(tmp_path_factory.mktemp("static") / "jobs.db")), Guard(None))
+    return make_app(SqliteStore(Database(tmp_path_factory.mktemp("static") / "jobs.db")), Guard(local_users=True))
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,13 @@
 import hashlib
+import os
 import stat
 
 import pytest
 
+from joulewise.core.caller import Caller
 from joulewise.core.errors import BadSpec, NotKept
 from joulewise.serve import tokens
+from joulewise.serve.peer import Peer
 from joulewise.serve.tokens import Guard, Scope, Token
 
 HERE = {"peer": "127.0.0.1", "host": "localhost:8745"}
@@ -149,27 +152,80 @@ def test_a_file_without_tokens_lets_nobody_in():
         (None, "localhost", False),
     ],
 )
-def test_without_tokens_only_this_machine_is_served_under_its_own_name(peer, host, served):
-    refused = Guard(None).refuses(Scope.READ, authorization=None, peer=peer, host=host)
+def test_where_local_users_are_trusted_only_this_machine_is_served_under_its_own_name(peer, host, served):
+    refused = Guard(local_users=True).refuses(Scope.READ, authorization=None, peer=peer, host=host)
     assert (refused is None) is served
-    assert served or refused.status == 403
-    assert Guard(None, open_to_all=True).refuses(Scope.WRITE, authorization=None, peer=peer, host=host) is None
+    assert served or refused.status == 401
+    assert Guard(open_to_all=True).refuses(Scope.WRITE, authorization=None, peer=peer, host=host) is None
+
+
+@pytest.mark.parametrize("scope", list(Scope))
+def test_a_guard_that_is_told_nothing_lets_nobody_in(scope):
+    assert Guard().refuses(scope, authorization=None, **HERE).status == 401
 
 
 @pytest.mark.parametrize(
     ("origin", "served"),
     [
         (None, True),
-        ("http://127.0.0.1:8745", True),
-        ("http://localhost:3000", True),
-        ("http://[::1]:8745", True),
+        (f"http://{HERE['host']}", True),
+        (f"http://{HERE['host'].upper()}", True),
+        ("http://localhost:3000", False),
+        ("http://127.0.0.1:1", False),
+        ("http://[::1]:8745", False),
         ("https://evil.example", False),
         ("https://localhost.evil.example:8745", False),
         ("null", False),
         ("", False),
     ],
 )
-def test_without_tokens_a_page_of_another_site_gets_nothing_through_this_machine_s_browser(origin, served):
-    refused = Guard(None).refuses(Scope.WRITE, authorization=None, origin=origin, **HERE)
-    assert (refused is None) is served
-    assert served or refused.status == 403
+def test_a_page_of_another_address_gets_nothing_through_this_machine_s_browser(origin, served):
+    secret, made = tokens.make(Scope.WRITE)
+    for guard in (Guard(local_users=True), Guard(open_to_all=True), Guard([made])):
+        refused = guard.refuses(Scope.WRITE, authorization=f"Bearer {secret}", origin=origin, **HERE)
+        assert (refused is None) is served
+        assert served or refused.status == 403
+
+
+def peer(uid: int, *groups: int) -> Peer:
+    return Peer(4242, uid, uid, frozenset({uid, *groups}))
+
+
+@pytest.mark.parametrize(
+    ("guard", "who", "may"),
+    [
+        # (read, write, write what may be one's own, report)
+        (Guard(), peer(0), "rwoa"),
+        (Guard(), peer(os.geteuid()), "rwoa"),
+        (Guard(), peer(65534), ""),
+        (Guard(open_to_all=True, local_users=True), peer(65534), ""),
+        (Guard(users=True), peer(0), "rwoa"),
+        (Guard(users=True), peer(65534), "ro"),
+        (Guard(users=True, operators_gid=77), peer(65534), "ro"),
+        (Guard(users=True, operators_gid=77), peer(65534, 77), "rwoa"),
+    ],
+)
+def test_through_a_unix_socket_rights_are_by_the_kernel_s_word(guard, who, may):
+    acts = {
+        "r": (Scope.READ, False),
+        "w": (Scope.WRITE, False),
+        "o": (Scope.WRITE, True),
+        "a": (Scope.AGENT, False),
+    }
+    for act, (scope, owners) in acts.items():
+        # Whatever else is sent changes nothing.
+        answer = guard.admits(
+            scope, authorization="Bearer x", peer="127.0.0.1", host="localhost", local=who, owners=owners
+        )
+        if act in may:
+            assert answer == Caller(uid=who.uid, operator="w" in may)
+        else:
+            assert answer.status == 403
+            assert f"you are uid {who.uid}" in answer.message
+
+
+def test_a_token_s_bearer_is_known_by_its_name():
+    secret, made = tokens.make(Scope.WRITE, "ci")
+    assert Guard([made]).admits(Scope.READ, **bearing(secret)) == Caller(token="ci", operator=True)
+    secret, made = tokens.make(Scope.READ, "wall")
+    assert Guard([made]).admits(Scope.READ, **bearing(secret)) == Caller(token="wall")

@@ -1,4 +1,5 @@
-"""Where a live scheduler is, for all verbs that ask one: ``--server``, ``$JOULEWISE_CLUSTER``, else this machine."""
+"""Where a live scheduler is, for all verbs that ask one: ``--server``, ``$JOULEWISE_CLUSTER``, else this machine's
+Unix socket, where the kernel says who asks."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ Server = Annotated[
     typer.Option(
         "--server",
         metavar="URL",
-        help=f"Where 'cluster up' runs. Default: ${VARIABLE}, else this machine.",
+        help=f"http://HOST:8746 or unix:PATH. Default: ${VARIABLE}, else this machine.",
         rich_help_panel=_LIVE,
     ),
 ]
@@ -39,10 +40,12 @@ AsJson = Annotated[bool, typer.Option("--json", help="Say what was done as one J
 
 def scheduler(server: str | None, token_file: Path | None) -> ClusterClient:
     """The scheduler that was named. BadSpec for an address or a token that is none; nothing is sent yet."""
-    from joulewise.serve.cluster_client import HERE, ClusterClient
+    from joulewise.serve.cluster_client import ClusterClient
 
-    url = server or os.environ.get(VARIABLE) or HERE
-    return ClusterClient(url if "://" in url else f"http://{url}", read_token(token_file))
+    url = server or os.environ.get(VARIABLE)
+    if url and not url.startswith(("unix:", "http:", "https:")) and "://" not in url:
+        url = f"unix:{url}" if url.startswith("/") else f"http://{url}"
+    return ClusterClient(url or None, read_token(token_file))
 
 
 def watts_per_s(flag: str, text: str) -> float:

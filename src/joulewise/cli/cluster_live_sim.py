@@ -25,6 +25,7 @@ from joulewise.cluster.engines.simulated_site import SiteJob
 from joulewise.cluster.life import Submission
 from joulewise.cluster.progress import Progress
 from joulewise.cluster.state import Kind, Way
+from joulewise.core.caller import Caller
 from joulewise.core.knob import Setting
 
 TICK_S = 0.1
@@ -89,10 +90,10 @@ class LiveSite:
         with self._lock:
             return self._engine.jobs()
 
-    def submit(self, order: Order) -> str:
+    def submit(self, order: Order, by: Caller | None = None) -> str:
         """As ``Engine.submit``."""
         with self._lock:
-            return self._engine.submit(order)
+            return self._engine.submit(order, by)
 
     def start(self, name: str, place: Place) -> None:
         """As ``Engine.start``."""

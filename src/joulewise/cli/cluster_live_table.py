@@ -56,6 +56,7 @@ def about(status: Status) -> list[str]:
     spent = f"{energy(status.energy_j)} so far, {energy(status.idle_j)} of it nobody's"
     if status.budget_j is not None:
         spent += f"; budget {energy(status.budget_j)} in every {format_duration(status.budget_period_s)}"
+        spent += f", by {status.budget_by}" if status.budget_by else ""
     lines.append(spent)
     if (limits := _cap(status)) is not None:
         lines.append(limits)
@@ -106,6 +107,8 @@ def _cap(status: Status) -> str | None:
         said.append(f"for {format_duration(max(0.0, status.cap_until_s - status.time_s))} more")
     if status.cap_source == "feed":
         said.append("by the feed")
+    elif status.cap_by:
+        said.append(f"by {status.cap_by}")
     return f"cap {', '.join(said)}" if said else None
 
 

@@ -5,12 +5,14 @@ Started again after a kill it goes on where it was: all that must not be lost is
 
 from __future__ import annotations
 
+import grp
+import os
 import signal
-import socket
 import sys
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,19 +24,23 @@ from joulewise.cli.one_thread import load_numpy
 from joulewise.cli.plan_amounts import watts
 from joulewise.cli.recur_desk import DatabaseFlag
 from joulewise.cli.recur_terms import seconds
-from joulewise.cli.serve import TokenFile, known_tokens
+from joulewise.cli.serve import known_tokens
+from joulewise.core.caller import Caller
 from joulewise.core.errors import BadSpec
 from joulewise.serve import tokens
 from joulewise.serve.cluster_messages import PORT, STARTS
+from joulewise.serve.local_paths import cluster_socket
 
 if TYPE_CHECKING:
+    import socket as sockets
+
     from joulewise.cli.cluster_live_setup import Plant
     from joulewise.cluster.scheduler import Scheduler
     from joulewise.cluster.scheduler_status import Status
     from joulewise.cluster.state import Costs
     from joulewise.core.event import Event
 
-_SPENT, _SIM = "What it may spend", "With --engine sim"
+_SPENT, _SIM, _ASKS = "What it may spend", "With --engine sim", "Who may ask"
 _PASS_S = 0.25
 """Wall seconds of the longest pass of a simulated cluster."""
 
@@ -79,9 +85,36 @@ def up(
         str | None, typer.Option(metavar="15kW", help="While that signal is lost.", rich_help_panel=_SPENT)
     ] = None,
     database: DatabaseFlag = None,
-    host: Annotated[str, typer.Option(metavar="HOST", help="Where it listens.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(metavar="PORT", min=0, max=65535, help="0 takes any that is free.")] = PORT,
-    token_file: TokenFile = None,
+    socket: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            readable=False,
+            help="Unix socket for this machine's users. Default: /run/joulewise/cluster.sock for root, else yours.",
+            rich_help_panel=_ASKS,
+        ),
+    ] = None,
+    operators_group: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Its members may do there what root may.", rich_help_panel=_ASKS),
+    ] = None,
+    host: Annotated[
+        str, typer.Option(metavar="HOST", help="Where it listens for tokens.", rich_help_panel=_ASKS)
+    ] = "127.0.0.1",
+    port: Annotated[
+        int,
+        typer.Option(metavar="PORT", min=0, max=65535, help="0 takes any that is free.", rich_help_panel=_ASKS),
+    ] = PORT,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--token-file",
+            metavar="FILE",
+            readable=False,
+            help="The tokens' hashes. Default: as of 'serve'.",
+            rich_help_panel=_ASKS,
+        ),
+    ] = None,
     gpus_per_node: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="GPUs of a node; 8.", rich_help_panel=_SIM)
     ] = None,
@@ -96,7 +129,7 @@ def up(
       joulewise cluster up --engine slurm --partition train --gpu a100-sxm \\
           --power-cap 20kW --energy-budget 400kWh/day --host 0.0.0.0
 
-    Jobs, and what nodes are told, outlive it: kill it and start it again. A second one takes over.
+    Jobs, and what nodes are told, outlive it: kill it and start it again. One started elsewhere takes over.
     """
     if engine not in ("slurm", "sim"):
         raise BadSpec(f"--engine {engine!r}: there are slurm and sim")
@@ -110,9 +143,13 @@ def up(
     known = known_tokens(token_file)
     if known is None and not tokens.is_loopback(host):
         raise BadSpec(
-            f"--host {host} would let others steer the cluster without a token; make some with 'joulewise serve token "
+            f"--host {host}: nobody can ask there without a token; make some with 'joulewise serve token "
             "--scope write' (operators) and '--scope agent --name NODE' (each node)"
         )
+    guard = tokens.Guard(known, users=True, operators_gid=_group(operators_group))
+    path = cluster_socket() if socket is None else socket.absolute()
+    # A cluster of Slurm's has many users; the kernel says who each of them is, and the folder who gets there.
+    mode = 0o666 if os.geteuid() == 0 or engine == "slurm" else 0o600
     grace_s = seconds("--grace", grace)
     round_s = None if round_every is None else seconds("--round", round_every)
     start_s = None if start is None else seconds("--start", start)
@@ -129,7 +166,8 @@ def up(
         plant = setup.simulated(gpu, gpus_per_node, host_watts, database, speed=speed, seed=seed)
     else:
         plant = setup.on_slurm(partition, gpu, host_watts, database, grace_s=grace_s)
-    with listen.bound(host, port) as listening, plant as there:
+    at = listen.bound_at(path, mode, makes_folder=socket is None)
+    with at as here, listen.bound(host, port) as listening, plant as there:
         # Only now: another scheduler at this address must not be fenced by one that cannot serve.
         for line in there.says:
             say(ctx, line)
@@ -146,7 +184,10 @@ def up(
             round_s,
         )
         _begin(ctx, scheduler, cap_w, spent)
-        _serve(ctx, scheduler, there, tokens.Guard(known), listening)
+        flag = "" if socket is None else f" --server unix:{path}"
+        says = f"scheduling on unix:{path} and, with tokens, {listen.url_of(listening)}"
+        say_ready = partial(say, ctx, f"{says}; 'joulewise cluster status{flag}' shows it")
+        _serve(ctx, scheduler, there, guard, (here, listening), say_ready)
 
 
 def _scheduler(
@@ -215,14 +256,20 @@ def _begin(ctx: typer.Context, scheduler: Scheduler, cap_w: float | None, spent:
     for what, flag, given in (("cap", "--power-cap", cap_w), ("budget", "--energy-budget", spent)):
         if given is not None and what in said:
             say(ctx, f"{flag} is left aside: what was said last holds; 'joulewise cluster {what} …' changes it")
+    started_by = Caller(uid=os.geteuid(), operator=True)
     if cap_w is not None and "cap" not in said:
-        scheduler.cap(cap_w)
+        scheduler.cap(cap_w, by=started_by)
     if spent is not None and "budget" not in said:
-        scheduler.budget(*spent)
+        scheduler.budget(*spent, by=started_by)
 
 
 def _serve(
-    ctx: typer.Context, scheduler: Scheduler, there: Plant, guard: tokens.Guard, listening: socket.socket
+    ctx: typer.Context,
+    scheduler: Scheduler,
+    there: Plant,
+    guard: tokens.Guard,
+    listening: tuple[sockets.socket, ...],
+    say_ready: Callable[[], None],
 ) -> None:
     # All that a pass needs is loaded before anybody can connect: later there may be no descriptor for it.
     from joulewise.cli.cluster_live_table import troubles
@@ -241,8 +288,8 @@ def _serve(
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, end)
-    with listen.serving(app, listening):
-        say(ctx, f"scheduling; 'joulewise cluster status --server {listen.url_of(listening)}' shows it")
+    with listen.serving(app, *listening):
+        say_ready()
         _run(ctx, scheduler, stop, troubles)
     left = sum(1 for job in scheduler.status().jobs if job.place)
     if there.lasts:
@@ -290,6 +337,15 @@ def _refuse_without_server() -> None:
         from joulewise.serve import cluster  # noqa: F401
     except ImportError as error:
         raise listen.missing(error, STARTS) from error
+
+
+def _group(name: str | None) -> int | None:
+    if name is None:
+        return None
+    try:
+        return grp.getgrnam(name).gr_gid
+    except KeyError:
+        raise BadSpec(f"--operators-group {name!r} is no group of this machine; see 'getent group'") from None
 
 
 def _refuse_slurms(partition: str | None) -> None:

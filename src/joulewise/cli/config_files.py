@@ -135,7 +135,9 @@ def has(command: Any, words: tuple[str, ...]) -> bool:
 
 def _overruled(key: str, options: Mapping[str, Any], typed: Set[str]) -> bool:
     """Whether the environment, or something that is typed and excludes it, wins over this key."""
-    if _in_environment(options[key]) or (key == "token_file" and "no_auth" in typed):
+    if _in_environment(options[key]):
+        return True
+    if key == "token_file" and "no_auth" in options and typed & {"no_auth", "socket"}:
         return True
     if not {"database", "server"} <= options.keys():
         return False

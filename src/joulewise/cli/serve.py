@@ -1,5 +1,8 @@
 """``joulewise serve``: recurring jobs over HTTP, for clients on any machine; and the tokens that say who may.
 
+Nobody is served who has not been let in: by a token of the file, by this start's own token (which this user's clients
+find by themselves, and a browser gets for a link that works once), or by the kernel's word through a Unix socket.
+
 The server keeps nothing of its own: all state is the journal's, so that it may be killed at any moment and several may
 serve one database.
 """
@@ -9,6 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +22,7 @@ from joulewise.cli import say
 from joulewise.cli.help import VerbFamily
 from joulewise.core.errors import BadSpec
 from joulewise.serve import tokens
+from joulewise.serve.local_paths import token_kept
 from joulewise.serve.tokens import Guard, Scope, Token
 
 if TYPE_CHECKING:
@@ -38,8 +43,8 @@ app = VerbFamily(
     "  joulewise serve --gpu sim:h200 --kwh-price 0.30 --currency EUR\n"
     "  joulewise serve token --scope write --name ci\n"
     "  joulewise serve --host 0.0.0.0 --database postgresql://joulewise@db/joulewise\n\n"
-    "Without tokens it serves this machine only. It speaks plain HTTP: put it behind a proxy that speaks TLS where\n"
-    "others listen.",
+    "Without tokens it serves you alone, on this machine, and prints a link that opens the dashboard once. It speaks\n"
+    "plain HTTP: put it behind a proxy that speaks TLS where others listen.",
 )
 
 TokenFile = Annotated[
@@ -63,6 +68,13 @@ def serve(
         typer.Option(metavar="URL", help="File or postgresql://…. Default: $JOULEWISE_DATABASE, else yours."),
     ] = None,
     token_file: TokenFile = None,
+    socket: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", readable=False, help="A Unix socket for you and root, instead of a port."),
+    ] = None,
+    trust_local_users: Annotated[
+        bool, typer.Option("--trust-local-users", help="Ask for no token on this machine: all its users see and write.")
+    ] = False,
     no_auth: Annotated[
         bool, typer.Option("--no-auth", help="Ask for no token: whoever can connect may ask and tell.")
     ] = False,
@@ -93,8 +105,9 @@ def serve(
     from joulewise.serve import listen
     from joulewise.store import open_store
 
-    known = known_tokens(token_file, no_auth=no_auth)
-    if known is None and not no_auth and not tokens.is_loopback(host):
+    _refuse_unfit(socket, token_file, trust_local_users=trust_local_users, no_auth=no_auth)
+    known = None if socket is not None or no_auth else known_tokens(token_file)
+    if known is None and socket is None and not no_auth and not tokens.is_loopback(host):
         raise BadSpec(
             f"--host {host} would let others write without a token; make one with 'joulewise serve token --scope "
             "write', or say --no-auth if something in front asks who they are"
@@ -102,6 +115,7 @@ def serve(
     try:
         from joulewise.serve.app import make_app
         from joulewise.serve.face import Worth
+        from joulewise.serve.links import Link
     except ImportError as error:
         raise listen.missing(error) from error
     worth = Worth(kwh_price, currency, carbon_g_per_kwh, carbon_source)
@@ -109,15 +123,43 @@ def serve(
     try:
         with ExitStack() as stack:
             live = stack.enter_context(_live(gpu, interval, no_gpu=no_gpu))
-            made = make_app(store, Guard(known, open_to_all=no_auth), live=live, plans=_plans(plans), worth=worth)
-            # Bound last: whoever connects is answered at once, and does not wait for a driver that is slow to start.
-            listening = stack.enter_context(listen.bound(host, port))
-            who = "anyone who can connect" if no_auth else "this machine" if known is None else "those with a token"
             watched = {0: "", 1: ", watching one GPU"}.get(len(live), f", watching {len(live)} GPUs")
-            say(ctx, f"serving {who} on {listen.url_of(listening)}{watched}")
-            listen.serve(made, listening)
+            make = partial(make_app, store, live=live, plans=_plans(plans), worth=worth)
+            # Bound last: whoever connects is answered at once, and does not wait for a driver that is slow to start.
+            if socket is not None:
+                listening = stack.enter_context(listen.bound_at(socket.absolute(), 0o600))
+                say(ctx, f"serving you and root on unix:{socket.absolute()}{watched}")
+                listen.serve(make(Guard()), listening)
+                return
+            listening = stack.enter_context(listen.bound(host, port))
+            url = listen.url_of(listening)
+            if known is not None or no_auth or trust_local_users:
+                guard = Guard(known, open_to_all=no_auth, local_users=trust_local_users)
+                who = "anyone who can connect" if no_auth else "everybody on this machine" if trust_local_users else ""
+                with_token = "those with a token" if known is not None else ""
+                say(ctx, f"serving {' and '.join(filter(None, (who, with_token)))} on {url}{watched}")
+                listen.serve(make(guard), listening)
+                return
+            own, own_kept = tokens.make(Scope.WRITE, "this start")
+            link = Link(url, lambda text: say(ctx, f"the link was used; another, once: {text}"))
+            stack.enter_context(token_kept(listening.getsockname()[1], own))
+            say(ctx, f"serving you on {url}{watched}; open {link.url} (it works once)")
+            listen.serve(make(Guard((own_kept, link.kept)), link=link), listening)
     finally:
         store.close()
+
+
+def _refuse_unfit(socket: Path | None, token_file: Path | None, *, trust_local_users: bool, no_auth: bool) -> None:
+    """BadSpec for flags of which one makes another meaningless."""
+    given = {
+        "--socket": socket is not None,
+        "--token-file": token_file is not None,
+        "--trust-local-users": trust_local_users,
+        "--no-auth": no_auth,
+    }
+    said = [flag for flag, there in given.items() if there]
+    if len(said) > 1 and said != ["--token-file", "--trust-local-users"]:
+        raise BadSpec(f"{' and '.join(said)} each say who is served; give one of them")
 
 
 @contextmanager
@@ -173,12 +215,8 @@ def token(
     say(ctx, f"its hash is in {path}; a server that runs reads it when it is started again")
 
 
-def known_tokens(path: Path | None, *, no_auth: bool = False) -> tuple[Token, ...] | None:
-    """Those of the file that was named, or of the usual one; None where there is none, or none shall be asked for."""
-    if no_auth:
-        if path is not None:
-            raise BadSpec("--no-auth asks for no token, --token-file for one; give one of them")
-        return None
+def known_tokens(path: Path | None) -> tuple[Token, ...] | None:
+    """Those of the file that was named, or of the usual one; None where there is none."""
     if path is None:
         path = _default_file()
         if not path.exists():

@@ -38,6 +38,8 @@ class CapWord:
     from_s: float = -math.inf
     until_s: float | None = None
     ramp_w_per_s: float | None = None
+    by: str = ""
+    """Whose word it is, where that is known."""
 
     def holds(self, now_s: float) -> bool:
         """Whether it is in force."""

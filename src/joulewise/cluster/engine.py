@@ -20,6 +20,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from joulewise.core.caller import Caller
+
 Place = Mapping[str, int]
 """Node → how many of its GPUs."""
 
@@ -28,6 +30,8 @@ JobState = Literal["waiting", "starting", "running", "leaving", "ended", "failed
 
 NodeState = Literal["up", "off", "booting", "down"]
 
+NOBODY = Caller()
+"""Whose a job is where nobody knows."""
 DONE: frozenset[JobState] = frozenset({"ended", "failed", "cancelled"})
 
 
@@ -81,6 +85,13 @@ class JobSeen:
     since_s: float | None = None
     exit_code: int | None = None
     why: str = ""
+    by: Caller = NOBODY
+    """Who handed it in, as the engine has recorded: never as the order says."""
+
+    @property
+    def uid(self) -> int | None:
+        """Whose it is; None where the engine does not know."""
+        return self.by.uid
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +135,9 @@ class Engine(Protocol):
         least."""
         ...
 
-    def submit(self, order: Order) -> str:
-        """Hand a job in, held until ``start``; its id. The same order twice is one job; another order under the name
+    def submit(self, order: Order, by: Caller | None = None) -> str:
+        """Hand a job in, held until ``start``; its id. ``by``: on whose behalf, where jobs do not run as whoever hands
+        them in. The same order twice is one job; another order under the name
         of one that is not done raises ``BadSpec``."""
         ...
 

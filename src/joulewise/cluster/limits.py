@@ -21,6 +21,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from joulewise.cluster.cap_feed import CapFeed, CapWord, FeedSays, in_force
+from joulewise.core.caller import named
 from joulewise.core.errors import BadSpec
 from joulewise.core.event import Limited
 from joulewise.core.units import format_power
@@ -43,6 +44,9 @@ class Limit:
     energy_j: float | None
     period_s: float
     says: tuple[str, ...] = ()
+    cap_by: str = ""
+    """Whose word the operators' cap in force is, in words; empty for a feed's, and where nobody knows."""
+    budget_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,7 @@ class Limits:
         self.feed = feed
         self.energy_j = energy_j
         self.period_s = period_s
+        self._budget_by = ""
         self._words: tuple[CapWord, ...] = ()
         self._fed: FeedSays | None = None
         self._anchor = _Anchor()
@@ -162,6 +167,7 @@ class Limits:
         if event.what == "budget":
             self.energy_j = facts.get("energy_j")
             self.period_s = facts.get("period_s") or 86_400.0
+            self._budget_by = named(facts.get("by"))
             return
         if event.what != "cap":
             return
@@ -182,6 +188,7 @@ class Limits:
                 event.time_s if from_s is None else from_s,
                 facts.get("until_s"),
                 facts.get("ramp_w_per_s"),
+                named(facts.get("by")),
             )
             self._words = (*_live(self._words, self._anchor.time_s), word)
             if word.holds(self._anchor.time_s):
@@ -217,6 +224,8 @@ class Limits:
             self.energy_j,
             self.period_s,
             tuple(says),
+            word.by if source == "operator" and word is not None else "",
+            self._budget_by if self.energy_j is not None else "",
         )
 
     def lowest_w(self, from_s: float, to_s: float) -> float | None:

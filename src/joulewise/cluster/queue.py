@@ -73,6 +73,8 @@ class Kept:
     settled: bool = False
     lost: bool = False
     """It is over only because the engine did not show it any more."""
+    by: Mapping[str, Any] = field(default_factory=dict)
+    """Who handed it in, as the engine said (``core.caller``); empty in old journals."""
 
     @property
     def over(self) -> bool:
@@ -156,20 +158,33 @@ class Book:
 
     # The words of a scheduler.
 
-    def order(self, time_s: float, order: Order, id: str = "") -> None:
-        """A job has been handed in. One of the same name that is over makes room for it; one that is not is the same
-        job, and has this id from now on."""
-        self.append(Ordered(time_s, order.name, {**plain(order), "id": id}))
+    def order(self, time_s: float, order: Order, id: str = "", by: Mapping[str, Any] | None = None) -> None:
+        """A job has been handed in, by whom the engine says. One of the same name that is over makes room for it; one
+        that is not is the same job, and has this id from now on."""
+        self.append(Ordered(time_s, order.name, {**plain(order), "id": id, **({"by": dict(by)} if by else {})}))
 
-    def aim(self, time_s: float, name: str, what: str, way: Way | None, place: Mapping[str, int], reason: str) -> Aim:
-        """Write down what shall become of a job; the aim, with its version."""
+    def aim(
+        self,
+        time_s: float,
+        name: str,
+        what: str,
+        way: Way | None,
+        place: Mapping[str, int],
+        reason: str,
+        *,
+        by: Mapping[str, Any] | None = None,
+        number: int | None = None,
+    ) -> Aim:
+        """Write down what shall become of a job; the aim, with its version. ``by``: at whose word; None: decided.
+        ``number``: BadSpec if the job of that name has another one (``Kept``)."""
         with self._lock:
-            if self.jobs[name].over:
+            if self.jobs[name].over or number not in (None, self.jobs[name].number):
                 raise BadSpec(f"job {name!r} is over; nothing can be done about it any more")
             facts = {
                 "way": None if way is None else plain(way),
                 "place": dict(place),
                 "version": self.jobs[name].versions + 1,
+                **({"by": dict(by)} if by else {}),
             }
             self.append(Aimed(time_s, self.epoch, name, what, facts, reason))
             aim = self.jobs[name].aim
@@ -200,6 +215,7 @@ class Book:
     def _ordered(self, event: Ordered) -> None:
         facts = dict(event.facts)
         id_ = str(facts.pop("id", "") or "")
+        by = facts.pop("by", None)
         known = self.jobs.get(event.name)
         if known is not None and not known.over:
             # The engine has given it an id since, or another one.
@@ -212,7 +228,7 @@ class Book:
         if known is not None and known.id and not known.settled:
             self.former[known.id] = known
         self._numbers += 1
-        self.jobs[event.name] = Kept(order, self._numbers, id_)
+        self.jobs[event.name] = Kept(order, self._numbers, id_, by=by if isinstance(by, Mapping) else {})
 
     def _aimed(self, event: Aimed) -> None:
         known = self.jobs.get(event.name)

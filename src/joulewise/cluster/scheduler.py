@@ -35,7 +35,9 @@ from joulewise.cluster.scheduler_sight import Sight
 from joulewise.cluster.scheduler_status import JobStatus, NodeStatus, Status
 from joulewise.cluster.scheduler_watts import Watts
 from joulewise.cluster.state import Costs, Kind, Snapshot
-from joulewise.core.errors import BadSpec, EngineLost, NotKept
+from joulewise.core.caller import Caller, uid_of
+from joulewise.core.errors import BadSpec, EngineLost, NotKept, NotPermitted
+from joulewise.core.event import Limited
 from joulewise.store.journal import Journal
 
 __all__ = ["JobStatus", "NodeStatus", "Scheduler", "Status"]
@@ -161,23 +163,27 @@ class Scheduler:
         at_s: float | None = None,
         for_s: float | None = None,
         ramp_w_per_s: float | None = None,
+        by: Caller | None = None,
     ) -> None:
         """The operator's word on watts; None: no limit. Ceilings follow in this call, clocks in the next pass.
 
-        BadSpec for a cap below what the cluster draws with nothing to do; the old one then stays.
+        ``by``: whose word it is, for the journal. BadSpec for a cap below what the cluster draws with nothing to do;
+        the old one then stays.
         """
         with self._watts.lock:
             now_s = self._now()
-            self._watts.limited(self.limits.cap(now_s, cap_w, at_s=at_s, for_s=for_s, ramp_w_per_s=ramp_w_per_s))
+            word = self.limits.cap(now_s, cap_w, at_s=at_s, for_s=for_s, ramp_w_per_s=ramp_w_per_s)
+            self._watts.limited(_said_by(word, by))
             self._watts.limit(now_s)
 
-    def budget(self, energy_j: float | None, period_s: float = 86_400.0) -> None:
+    def budget(self, energy_j: float | None, period_s: float = 86_400.0, *, by: Caller | None = None) -> None:
         """The operator's word on joules for every ``period_s``; None: no limit. BadSpec for less than idle power."""
         with self._watts.lock:
-            self._watts.limited(self.limits.budget(self._now(), energy_j, period_s))
+            self._watts.limited(_said_by(self.limits.budget(self._now(), energy_j, period_s), by))
 
-    def submit(self, order: Order) -> str:
-        """Hand a job in, for engines without a queue of their own; its id. BadSpec for what can never run."""
+    def submit(self, order: Order, *, by: Caller | None = None) -> str:
+        """Hand a job in, for engines without a queue of their own; its id. It is ``by``'s from then on. BadSpec for
+        what can never run."""
         with self._lock:
             known = self.book.jobs.get(order.name)
             there = known if known is not None and not known.over else None
@@ -185,16 +191,25 @@ class Scheduler:
                 # The same order again is the same job, and the engine knows it by its time as well.
                 order = replace(order, submitted_s=self._now() if there is None else there.order.submitted_s)
             self._check_size(order)
-            id_ = self._sight.do("submit", lambda: self._sight.engine.submit(order))
+            id_ = self._sight.do("submit", lambda: self._sight.engine.submit(order, by))
             self._sight.call(self._now())
             return id_
 
-    def cancel(self, name: str, why: str = "cancelled by its user") -> None:
-        """End a job for good. BadSpec for one that is not here, or is over."""
+    def cancel(self, name: str, *, by: Caller) -> None:
+        """End a job for good. BadSpec for one that is not here, or is over; NotPermitted for another user's job, unless
+        ``by`` is an operator. Whose it is the engine says, never its order."""
         kept = self.book.jobs.get(name)
         if kept is None or kept.over:
             raise BadSpec(f"no job called {name!r} is here that could be cancelled; see 'joulewise cluster status'")
-        self.book.aim(self._now(), name, "stop", None, {}, why)
+        seen = self._sight.seen.get(name)
+        owner = seen.uid if seen is not None and seen.id == kept.id else uid_of(kept.by)
+        own = owner is not None and by.uid == owner
+        if not (own or by.operator):
+            raise NotPermitted(f"job {name!r} is not yours; its owner and operators may cancel it")
+        who = str(by)
+        why = "cancelled by its user" if own else f"cancelled by {who}" if who else "cancelled"
+        # Of that very job: another may have come to its name meanwhile.
+        self.book.aim(self._now(), name, "stop", None, {}, why, by=by.facts, number=kept.number)
 
     def status(self) -> Status:
         """How the cluster stands, as of the last pass."""
@@ -265,6 +280,10 @@ class Scheduler:
                 f"job {order.name!r} asks for {order.gpus} GPUs, which no place here has: 1 to {width} on one node, or "
                 f"whole nodes of {width} up to {whole}"
             )
+
+
+def _said_by(word: Limited, by: Caller | None) -> Limited:
+    return word if by is None else replace(word, facts={**word.facts, "by": by.facts})
 
 
 def _progress(order: Order) -> Progress | None:

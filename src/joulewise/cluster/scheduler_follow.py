@@ -74,7 +74,7 @@ class Following:
 
     def _new(self, now_s: float, seen: JobSeen) -> None:
         order = seen.order if seen.order.submitted_s > 0 else replace(seen.order, submitted_s=now_s)
-        self._sight.book.order(now_s, order, seen.id)
+        self._sight.book.order(now_s, order, seen.id, seen.by.facts)
         self._sight.tracks.pop(order.name, None)
         self._sight.call(now_s)
 

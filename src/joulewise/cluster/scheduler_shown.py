@@ -111,6 +111,8 @@ class Shown:
             ),
             self._sight.lost,
             tuple(filter(None, (*limit.says, self._sight.book.trouble, *self._sight.faults.values()))),
+            limit.cap_by,
+            limit.budget_by,
         )
 
     def _job_status(self, now_s: float, kept: Kept) -> JobStatus:

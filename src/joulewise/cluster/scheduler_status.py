@@ -99,3 +99,6 @@ class Status:
     jobs: tuple[JobStatus, ...] = ()
     engine: str = ""
     troubles: tuple[str, ...] = field(default=())
+    cap_by: str = ""
+    """Whose word the cap is, in words: ``alice (uid 1000)``, ``token ci``; empty where nobody knows."""
+    budget_by: str = ""

@@ -56,7 +56,7 @@ class GpuLost(GpuError):
 
 
 class NotPermitted(GpuError):
-    """The driver wants more rights than this process has."""
+    """The driver, the daemon or a cluster's scheduler wants more rights than whoever asks has."""
 
 
 class Unsupported(GpuError):

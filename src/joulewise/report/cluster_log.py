@@ -96,7 +96,7 @@ class ClusterLog:
             limit = self._limits.at(self._time_s or 0.0)
             budget = None
             if limit.energy_j is not None:
-                budget = BudgetShown(limit.energy_j, limit.period_s, _spent_j(self._book.purse))
+                budget = BudgetShown(limit.energy_j, limit.period_s, _spent_j(self._book.purse), limit.budget_by)
             troubles = filter(None, (self._damaged, self._told.trouble, *limit.says))
             return ClusterShown(
                 self.name,
@@ -110,6 +110,7 @@ class ClusterLog:
                 jobs,
                 max(0, len(kept) - MOST_JOBS),
                 tuple(troubles),
+                limit.cap_by,
             )
 
     def job_names(self) -> list[str]:

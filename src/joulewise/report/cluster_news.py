@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from joulewise.core.caller import named
 from joulewise.core.event import Aimed, Event, Led, Limited, Ordered, Turned
 from joulewise.core.units import format_duration, format_energy, format_si, kwh_from_joules
 from joulewise.store.journal import Journal
@@ -56,7 +57,7 @@ def says(event: Event) -> str | None:
         case Led():
             return f"this scheduler leads the cluster (epoch {event.epoch})"
         case Ordered():
-            return f"{event.name} was handed in: {_asked(event.facts)}"
+            return f"{event.name} was handed in{_by(event.facts)}: {_asked(event.facts)}"
         case Aimed():
             return _aimed(event)
         case Turned():
@@ -110,9 +111,9 @@ def _turned(event: Turned) -> str | None:
 def _limited(what: str, facts: Mapping[str, Any], time_s: float) -> str | None:
     if what == "budget":
         if facts.get("energy_j") is None:
-            return "no energy budget any more"
+            return f"no energy budget any more{_by(facts)}"
         every = format_duration(facts.get("period_s") or 86_400.0)
-        return f"energy budget: {kwh_from_joules(facts['energy_j']):,.4g} kWh in every {every}"
+        return f"energy budget: {kwh_from_joules(facts['energy_j']):,.4g} kWh in every {every}{_by(facts)}"
     if what != "cap":
         return None
     if facts.get("forget"):
@@ -125,7 +126,13 @@ def _limited(what: str, facts: Mapping[str, Any], time_s: float) -> str | None:
         says += f", moving {format_si(60.0 * facts['ramp_w_per_s'], 'W')} a minute"
     if facts.get("source") == "feed":
         says += " (by the feed)"
+    says += _by(facts)
     return f"{says}: {facts['trouble']}" if facts.get("trouble") else says
+
+
+def _by(facts: Mapping[str, Any]) -> str:
+    who = named(facts.get("by"))
+    return f", by {who}" if who else ""
 
 
 def _gpus(count: Any) -> str:

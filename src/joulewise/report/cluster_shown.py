@@ -73,6 +73,8 @@ class BudgetShown:
     energy_j: float
     period_s: float
     spent_j: float | None
+    by: str = ""
+    """Whose word it is; empty where nobody knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,3 +107,5 @@ class ClusterShown:
     more_jobs: int
     """Jobs that are over and not listed."""
     troubles: tuple[str, ...]
+    cap_by: str = ""
+    """Whose word the cap is; empty where nobody knows."""

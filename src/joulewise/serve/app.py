@@ -29,6 +29,7 @@ from joulewise.serve.face_paths import Segments
 from joulewise.serve.face_plans import add_plans
 from joulewise.serve.face_runs import add_runs
 from joulewise.serve.guarded import allowed, known_alone
+from joulewise.serve.links import Link, link_router
 from joulewise.serve.live import LiveGpus
 from joulewise.serve.series import series_router
 from joulewise.serve.static import Safely, static_router
@@ -61,9 +62,11 @@ def make_app(
     live: LiveGpus | None = None,
     plans: Path | None = None,
     worth: Worth | None = None,
+    link: Link | None = None,
 ) -> FastAPI:
     """The app. Nothing is read before it is served. ``live``: the GPUs to show, None for none;
-    ``plans``: the folder of plans; ``worth``: what a kilowatt hour costs and emits. ``app.state.closing()`` ends all
+    ``plans``: the folder of plans; ``worth``: what a kilowatt hour costs and emits; ``link``: that
+    opens the dashboard once, None for none. ``app.state.closing()`` ends all
     streams of events, for a server that is about to end."""
     face = Face(store, live=live, plans=plans, worth=worth)
     app = described.made_app("joulewise", _ABOUT, lifespan=_lifespan(face))
@@ -78,6 +81,8 @@ def make_app(
     app.include_router(_face_router(face, hub, guard))
     label = metrics.store_label(face.store.name, face.live.node)
     app.include_router(metrics.metrics_router(metrics.of_server(face.live, face.summaries, label), guard))
+    if link is not None:
+        app.include_router(link_router(link))
     app.include_router(static_router())
     return app
 

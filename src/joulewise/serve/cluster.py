@@ -17,6 +17,7 @@ from fastapi import APIRouter, Depends, FastAPI, Response
 from joulewise.cluster.declared import Declared, Report
 from joulewise.cluster.engine import Order
 from joulewise.cluster.scheduler_status import JobStatus, Status
+from joulewise.core.caller import Caller
 from joulewise.core.errors import BadSpec
 from joulewise.core.plain import plain
 from joulewise.serve import described, metrics, problems
@@ -24,7 +25,7 @@ from joulewise.serve.answers import model_of
 from joulewise.serve.cluster_messages import Submitted, Why
 from joulewise.serve.cluster_metrics import cluster_source
 from joulewise.serve.cluster_requests import BudgetBody, CapBody, JobName, NodeName, OrderBody, ReportBody, Wait
-from joulewise.serve.guarded import allowed
+from joulewise.serve.guarded import By, allowed
 from joulewise.serve.metrics import metrics_router
 from joulewise.serve.problems import Known, NoSuch, documented
 from joulewise.serve.tokens import Guard, Scope
@@ -57,19 +58,26 @@ class Steering(Protocol):
         """Why a job runs as it does, in words."""
         ...
 
-    def submit(self, order: Order) -> str:
+    def submit(self, order: Order, *, by: Caller) -> str:
         """Hand a job in; its engine's id."""
         ...
 
-    def cancel(self, name: str) -> None:
-        """End a job for good."""
+    def cancel(self, name: str, *, by: Caller) -> None:
+        """End a job for good. NotPermitted for a caller who is neither an operator nor its owner."""
         ...
 
-    def cap(self, cap_w: float | None, *, for_s: float | None = None, ramp_w_per_s: float | None = None) -> None:
+    def cap(
+        self,
+        cap_w: float | None,
+        *,
+        for_s: float | None = None,
+        ramp_w_per_s: float | None = None,
+        by: Caller,
+    ) -> None:
         """What the cluster may draw."""
         ...
 
-    def budget(self, energy_j: float | None, period_s: float) -> None:
+    def budget(self, energy_j: float | None, period_s: float, *, by: Caller) -> None:
         """What it may spend in each period."""
         ...
 
@@ -105,11 +113,18 @@ def make_cluster_app(
 
 
 def _operators(steering: Steering, guard: Guard, takes_jobs: bool, now: Callable[[], float]) -> APIRouter:
-    reading, writing = (
+    reading, writing, owning = (
         APIRouter(
-            prefix="/api/cluster", tags=["cluster"], dependencies=[Depends(allowed(guard, scope))], responses=says
+            prefix="/api/cluster",
+            tags=["cluster"],
+            dependencies=[Depends(allowed(guard, scope, owners=owners))],
+            responses=says,
         )
-        for scope, says in ((Scope.READ, _READING), (Scope.WRITE, _WRITING))
+        for scope, owners, says in (
+            (Scope.READ, False, _READING),
+            (Scope.WRITE, False, _WRITING),
+            (Scope.WRITE, True, _WRITING),
+        )
     )
 
     def found(name: str) -> JobStatus:
@@ -139,11 +154,12 @@ def _operators(steering: Steering, guard: Guard, takes_jobs: bool, now: Callable
         found(name)
         return plain(Why(name, now(), steering.explain(name)))
 
-    @writing.post(
+    @owning.post(
         "/jobs", response_model=model_of(Submitted), responses=documented(409), status_code=201, summary="Hand a job in"
     )
-    def submit(body: OrderBody) -> Any:
-        """For an engine whose queue is the scheduler's own; a job for Slurm is handed in to Slurm, by its user."""
+    def submit(body: OrderBody, by: By) -> Any:
+        """For an engine whose queue is the scheduler's own; a job for Slurm is handed in to Slurm, by its user. It is
+        the caller's: through the Unix socket every user of this machine may."""
         if not takes_jobs:
             raise BadSpec("this cluster's queue is Slurm's; hand the job in there, by 'joulewise cluster submit'")
         order = body.order(now())
@@ -151,32 +167,34 @@ def _operators(steering: Steering, guard: Guard, takes_jobs: bool, now: Callable
             raise BadSpec(f"most_gpus {order.most_gpus} is below least_gpus {order.least_gpus}; turn them round")
         taken = next((job for job in steering.status().jobs if job.name == order.name), None)
         try:
-            return plain(Submitted(order.name, steering.submit(order)))
+            return plain(Submitted(order.name, steering.submit(order, by=by)))
         except BadSpec as error:
             raise (error if taken is None else Known(str(error))) from error
 
-    @writing.delete("/jobs/{name}", status_code=204, responses=documented(404), summary="End a job for good")
-    def cancel(name: JobName) -> Response:
-        """It is told to go at once; what it has not saved is lost."""
+    @owning.delete("/jobs/{name}", status_code=204, responses=documented(404), summary="End a job for good")
+    def cancel(name: JobName, by: By) -> Response:
+        """It is told to go at once; what it has not saved is lost. Operators may end any job, a user of this machine
+        their own, through the Unix socket."""
         found(name)
-        steering.cancel(name)
+        steering.cancel(name, by=by)
         return Response(status_code=204)
 
     @writing.put("/cap", status_code=204, summary="Limit the power of the cluster")
-    def cap(body: CapBody) -> Response:
+    def cap(body: CapBody, by: By) -> Response:
         """Clocks go down at once, then jobs shrink, then they wait. Refused below what the cluster draws idle."""
-        steering.cap(body.power_w, for_s=body.for_s, ramp_w_per_s=body.ramp_w_per_s)
+        steering.cap(body.power_w, for_s=body.for_s, ramp_w_per_s=body.ramp_w_per_s, by=by)
         return Response(status_code=204)
 
     @writing.put("/budget", status_code=204, summary="Limit the energy of the cluster")
-    def budget(body: BudgetBody) -> Response:
+    def budget(body: BudgetBody, by: By) -> Response:
         """In each period from now on."""
-        steering.budget(body.energy_j, body.period_s)
+        steering.budget(body.energy_j, body.period_s, by=by)
         return Response(status_code=204)
 
     router = APIRouter()
     router.include_router(reading)
     router.include_router(writing)
+    router.include_router(owning)
     return router
 
 

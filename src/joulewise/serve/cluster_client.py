@@ -12,17 +12,19 @@ from joulewise.cluster.declared import Declared, Report
 from joulewise.cluster.engine import Order
 from joulewise.cluster.scheduler_status import JobStatus, Status
 from joulewise.core.plain import built, plain
-from joulewise.serve.cluster_messages import PORT, STARTS, Submitted, Why
+from joulewise.serve.cluster_messages import STARTS, Submitted, Why
+from joulewise.serve.local_paths import reached_cluster_socket
 from joulewise.serve.wire import TIMEOUT_S, Wire
 
-HERE = f"http://127.0.0.1:{PORT}"
 _AT = "/api/cluster"
 
 
 class ClusterClient:
-    """One scheduler. BadSpec for an address or a token that cannot be one; nothing is sent yet."""
+    """One scheduler, at ``http://…`` or ``unix:PATH``; None: this machine's, by its Unix socket. BadSpec for an address
+    or a token that cannot be one; nothing is sent yet."""
 
-    def __init__(self, url: str = HERE, token: str | None = None, *, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, url: str | None = None, token: str | None = None, *, timeout_s: float = TIMEOUT_S) -> None:
+        url = f"unix:{reached_cluster_socket()}" if url is None else url
         self._wire = Wire(url, token, timeout_s=timeout_s, starts=STARTS)
 
     @property

@@ -7,7 +7,7 @@ descriptors, with places that only the operator (root, and whoever runs the serv
 taken, the newcomer gets one of the client that holds most: so none can shut others out, while agents that wait for
 news, streams of events and a thousand agents behind one address are left alone as long as there is room.
 
-A client is a user of this machine, or the address of another one (``peers``). ``Limited`` goes in front of uvicorn's
+A client is a user of this machine, or the address of another one (``peer``). ``Limited`` goes in front of uvicorn's
 protocol class; it reads ``cycle`` of it, the request in progress. This module knows nothing of tokens or routes.
 """
 
@@ -24,7 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from joulewise.serve.peers import Peers, client_name, is_operator
+from joulewise.serve.peer import Peers, client_name, is_operator
 
 HEADER_S: Final = 20.0
 """From the connection, or the answer before, until a request's header is whole. Clients send it at once."""

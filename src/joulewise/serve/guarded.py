@@ -9,8 +9,10 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
+from joulewise.core.caller import Caller
 from joulewise.core.errors import BadSpec
-from joulewise.serve.tokens import Guard, Scope
+from joulewise.serve.peer import peer_in
+from joulewise.serve.tokens import Guard, Refused, Scope
 
 _BEARER = HTTPBearer(auto_error=False, description="A token that 'joulewise serve token' made.")
 
@@ -37,25 +39,39 @@ def _parameters(dependant: Dependant) -> Iterator[str]:
         yield from _parameters(needed)
 
 
-def allowed(guard: Guard, scope: Scope) -> Callable[..., Awaitable[None]]:
+def allowed(guard: Guard, scope: Scope, *, owners: bool = False) -> Callable[..., Awaitable[None]]:
     """What a router of that scope depends on: 401 or 403 for a request that the guard refuses, then BadSpec for
-    parameters that the route does not have. Where its path names a ``node``, an agent's token must be that node's."""
+    parameters that the route does not have. Where its path names a ``node``, an agent's token must be that node's.
+    ``owners``: for users of this machine as well, whose own job it may be; the route must ask whose it is. Who asks is
+    a route's parameter of type ``By``."""
 
     # Not in a thread: it waits for nothing, and a crowd of agents must not queue for threads.
     async def check(
         request: Request, _: Annotated[HTTPAuthorizationCredentials | None, Depends(_BEARER)]
     ) -> None:  # the second only tells the documentation of tokens
-        refused = guard.refuses(
+        answer = guard.admits(
             scope,
             authorization=request.headers.get("authorization"),
             peer=request.client.host if request.client else None,
             host=request.headers.get("host"),
             origin=request.headers.get("origin"),
             node=request.path_params.get("node"),
+            local=peer_in(request.scope),
+            owners=owners,
         )
-        if refused is not None:
-            headers = {"WWW-Authenticate": "Bearer"} if refused.status == 401 else None
-            raise HTTPException(refused.status, refused.message, headers)
+        if isinstance(answer, Refused):
+            headers = {"WWW-Authenticate": "Bearer"} if answer.status == 401 else None
+            raise HTTPException(answer.status, answer.message, headers)
+        request.state.caller = answer
         await known_alone(request)
 
     return check
+
+
+async def _caller(request: Request) -> Caller:
+    caller: Caller = request.state.caller  # a router's dependencies come first
+    return caller
+
+
+By = Annotated[Caller, Depends(_caller)]
+"""Who asks: a parameter of a route whose router depends on ``allowed``."""

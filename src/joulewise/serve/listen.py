@@ -8,17 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 import importlib
 import logging
 import os
+import signal
 import socket
+import stat
+import sys
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from joulewise.core.errors import BadSpec, MissingPart
 from joulewise.serve.connection_limits import ACCEPTED_AT_ONCE, Limited, LogSeldom, Places, most_connections
+from joulewise.serve.local_paths import folder_of, listens
+from joulewise.serve.peer import PeerCredentials
 
 _GRACE_S = 10
 """What is being answered when we are told to end may be answered for this long; an ask takes milliseconds."""
@@ -56,22 +63,88 @@ def bound(host: str, port: int, *, stalled_s: float = STALLED_S) -> socket.socke
         ) from error
 
 
+@contextmanager
+def bound_at(path: Path, mode: int, *, makes_folder: bool = False) -> Iterator[socket.socket]:
+    """A Unix socket that listens at ``path`` while the context lasts, with these permissions.
+
+    ``makes_folder``: if it is not there. BadSpec where another process listens there, or where it cannot be made: one
+    that a dead process left is replaced, a living one never. The lock beside it is the kernel's to release, so of two
+    that start at once one is refused.
+    """
+    try:
+        if makes_folder:
+            # Root's is for everybody to enter, as the daemon's unit makes it; anybody else's is theirs.
+            path.parent.mkdir(mode=0o755 if os.geteuid() == 0 else 0o700, parents=True, exist_ok=True)
+        lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise BadSpec(_no_socket(path, error)) from error
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise BadSpec(_taken(path)) from error
+        made = _made_at(path, mode)
+        ours = os.lstat(path).st_ino
+        try:
+            with made:
+                yield made
+        finally:
+            with suppress(OSError):
+                if os.lstat(path).st_ino == ours:
+                    path.unlink()
+    finally:
+        os.close(lock)
+
+
+def _made_at(path: Path, mode: int) -> socket.socket:
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with suppress(FileNotFoundError):
+            if not stat.S_ISSOCK(os.lstat(path).st_mode):
+                raise BadSpec(f"--socket {path} is there already and no socket; name another")
+            if listens(path):
+                raise BadSpec(_taken(path))
+            path.unlink()
+        os.fchmod(made.fileno(), 0o600)  # from the first moment on, whatever the umask
+        with folder_of(path) as there:
+            made.bind(there)
+        path.chmod(mode)
+        made.listen(512)
+    except OSError as error:
+        made.close()
+        raise BadSpec(_no_socket(path, error)) from error
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def _taken(path: Path) -> str:
+    return f"{path}: another process listens there; stop it, or name another --socket"
+
+
+def _no_socket(path: Path, error: OSError) -> str:
+    return f"--socket {path}: {(error.strerror or str(error)).lower()}; name one in a folder of yours"
+
+
 def url_of(listening: socket.socket) -> str:
-    """The address to connect to, as a URL."""
+    """The address to connect to, as a URL; of a socket over TCP."""
     host, port = listening.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def serve(app: Any, listening: socket.socket) -> None:
-    """Serve ``app`` until SIGTERM or SIGINT."""
-    _server(app, _GRACE_S).run(sockets=[listening])
+def serve(app: Any, *listening: socket.socket) -> None:
+    """Serve ``app`` until SIGTERM, which ends in SystemExit, so that contexts around it end; or SIGINT."""
+    # uvicorn catches it, ends in order, and raises it again: by then it must not kill us.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    _server(app, _GRACE_S).run(sockets=list(listening))
 
 
 @contextmanager
-def serving(app: Any, listening: socket.socket) -> Iterator[None]:
+def serving(app: Any, *listening: socket.socket) -> Iterator[None]:
     """Serve ``app`` in a thread while the context lasts; signals stay its user's."""
     server = _server(app, _SOON_S)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="http", daemon=True)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": list(listening)}, name="http", daemon=True)
     thread.start()
     try:
         yield
@@ -91,7 +164,7 @@ def _server(app: Any, grace_s: int) -> Any:
             importlib.import_module(name)
     held = Places(most_connections())
 
-    class Protocol(Limited, H11Protocol):
+    class Protocol(Limited, PeerCredentials, H11Protocol):
         places = held
 
     class Server(uvicorn.Server):

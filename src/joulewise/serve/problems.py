@@ -19,7 +19,7 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from joulewise.core.errors import BadSpec, JoulewiseError, NotKept
+from joulewise.core.errors import BadSpec, JoulewiseError, NotKept, NotPermitted
 
 MOST_BYTES = 64 * 1024
 """Of a body. The largest that makes sense, a tell with a hundred settings in its profile, has some 10 KiB."""
@@ -48,7 +48,7 @@ class Known(BadSpec):
 
 _SAID = {
     401: "No token, or one that is not known here.",
-    403: "The token may only read; or there are no tokens, and the request is from elsewhere.",
+    403: "The token may only read; or this is not for you; or a page of another address asks.",
     404: "There is nothing of that name.",
     409: "Known already, and otherwise.",
     413: f"The body is longer than {MOST_BYTES} bytes.",
@@ -104,6 +104,8 @@ def _ours(_: Request, error: Exception) -> JSONResponse:
             return answer(404, "NoSuch", str(error))
         case Known():
             return answer(409, "Known", str(error))
+        case NotPermitted():
+            return answer(403, "NotPermitted", str(error))
         case NotKept():
             _log.warning("%s", error)
             return answer(503, "NotKept", str(error), {"Retry-After": str(_RETRY_S)})

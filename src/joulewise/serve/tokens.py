@@ -1,10 +1,12 @@
-"""Who may ask and tell over HTTP: tokens, of which the server's file keeps only the hashes.
+"""Who may ask and tell: bearers of tokens, of which the server's file keeps only the hashes, and users of this machine.
 
 A token is 32 random bytes, so that its plain SHA-256 cannot be guessed back. Whoever may write may do everything; a
 node's agent may report and be told what to hold, and neither read the rest nor change it. Its token bears the node's
 name and speaks for that node alone; one that bears ``*`` speaks for all. A file of tokens has one a line,
-``HASH SCOPE NAME``; empty lines and lines that begin with ``#`` are for people. Without any tokens only this machine is
-served (``Guard``).
+``HASH SCOPE NAME``; empty lines and lines that begin with ``#`` are for people.
+
+Who comes through a Unix socket needs no token: the kernel says who they are (``peer``). ``Guard`` decides, and names
+the caller, for the journal. A guard that is told nothing else lets nobody in.
 """
 
 from __future__ import annotations
@@ -19,8 +21,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
+from joulewise.core.caller import Caller
 from joulewise.core.errors import BadSpec, NotKept
+from joulewise.serve.peer import Peer
 
 FILE = "tokens"
 EVERY_NODE = "*"
@@ -117,19 +122,39 @@ class Refused:
 
 
 class Guard:
-    """Whether a request may be served.
+    """Whether a request may be served, and who asks.
 
-    With tokens: those that bear one of sufficient scope. Without: those that come from this machine to this machine
-    (a page in a browser here may be made to ask under somebody else's name, so the name is looked at too, and a page
-    of another site may be what makes the browser ask), or all if ``open_to_all``: then something in front of the
-    server decides.
+    - Over TCP: whoever bears a token of sufficient scope. ``local_users``: besides, everybody who comes from this
+      machine to this machine (a page in a browser here may be made to ask under somebody else's name, so the name is
+      looked at too). ``open_to_all``: anybody; then something in front of the server decides.
+    - Through a Unix socket: root, the server's own user and the members of the group ``operators_gid`` may do
+      everything. ``users``: all others may read, and do what is for a job's owner (``owners``).
+
+    A browser's request on behalf of a page that is not this server's own is never served.
     """
 
-    def __init__(self, tokens: Iterable[Token] | None, *, open_to_all: bool = False) -> None:
-        self._tokens = None if tokens is None else tuple(tokens)
+    def __init__(
+        self,
+        tokens: Iterable[Token] | None = None,
+        *,
+        local_users: bool = False,
+        open_to_all: bool = False,
+        users: bool = False,
+        operators_gid: int | None = None,
+    ) -> None:
+        self._tokens = () if tokens is None else tuple(tokens)
+        self._local_users = local_users
         self._open_to_all = open_to_all
+        self._users = users
+        self._operators = frozenset({0, os.geteuid()})
+        self._operators_gid = operators_gid
 
-    def refuses(
+    def refuses(self, scope: Scope, **asked: Any) -> Refused | None:
+        """As ``admits``; None to serve it."""
+        answer = self.admits(scope, **asked)
+        return answer if isinstance(answer, Refused) else None
+
+    def admits(
         self,
         scope: Scope,
         *,
@@ -138,17 +163,21 @@ class Guard:
         host: str | None,
         origin: str | None = None,
         node: str | None = None,
-    ) -> Refused | None:
-        """None to serve it. ``peer`` is the other end's address, ``host`` the name under which we were called,
-        ``origin`` the page that a browser asks for, ``node`` the one that is spoken for, if any."""
-        if self._tokens is None:
-            if self._open_to_all:
-                return None
-            if not (is_loopback(peer or "") and is_loopback(_without_port(host or ""))):
-                return Refused(403, "without tokens only this machine is served; start the server with --token-file")
-            if origin is not None and not is_loopback(_without_port(origin.partition("://")[2])):
-                return Refused(403, "without tokens pages of other sites are not served; see --token-file")
-            return None
+        local: Peer | None = None,
+        owners: bool = False,
+    ) -> Caller | Refused:
+        """Who asks, or why they are refused. ``peer`` is the other end's address, ``host`` the name under which we were
+        called, ``origin`` the page that a browser asks for, ``node`` the one that is spoken for, if any; ``local``: the
+        process at the other end of a Unix socket. ``owners``: it may be their own job, which is for whoever does it to
+        judge."""
+        if origin is not None and origin.partition("://")[2].lower() != (host or "").lower():
+            return Refused(403, "pages of other addresses are not served; open the dashboard at this server's own")
+        if local is not None:
+            return self._user(scope, local, owners=owners)
+        if self._open_to_all:
+            return Caller(operator=True)
+        if self._local_users and is_loopback(peer or "") and is_loopback(_without_port(host or "")):
+            return Caller(operator=True)
         match = _BEARER.fullmatch(authorization or "")
         if match is None:
             return Refused(401, "a token is needed: 'Authorization: Bearer TOKEN'; see 'joulewise serve token'")
@@ -162,7 +191,15 @@ class Guard:
             whose = f"is for node {known.name!r}" if known.name else "names no node"
             way_out = "make one with 'joulewise serve token --scope agent --name NODE'"
             return Refused(403, f"this token {whose}, and {node!r} reports with it; {way_out}")
-        return None
+        return Caller(token=known.name, operator=known.scope is Scope.WRITE)
+
+    def _user(self, scope: Scope, local: Peer, *, owners: bool) -> Caller | Refused:
+        operator = local.uid in self._operators or self._operators_gid in local.groups
+        if operator or (self._users and (scope is Scope.READ or owners)):
+            return Caller(uid=local.uid, operator=operator)
+        if not self._users:
+            return Refused(403, f"this socket is for uid {os.geteuid()} and root; you are uid {local.uid}")
+        return Refused(403, f"this is for operators: root, uid {os.geteuid()} and tokens; you are uid {local.uid}")
 
     def known(self, authorization: str | None) -> Token | None:
         """Which of its tokens a request bears; None for none of them."""
@@ -171,7 +208,7 @@ class Guard:
 
     def _known(self, digest: str) -> Token | None:
         found = None
-        for token in self._tokens or ():  # all of them, each in constant time: how long it takes tells nothing
+        for token in self._tokens:  # all of them, each in constant time: how long it takes tells nothing
             if hmac.compare_digest(token.hash, digest):
                 found = token
         return found

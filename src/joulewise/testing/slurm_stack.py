@@ -1,7 +1,8 @@
 """A virtual Slurm site with all of joulewise on it: the scheduler, and an agent a node, each a process of its own.
 
 What it is: ``slurm_site`` plus ``joulewise cluster up`` and ``joulewise cluster agent``, started, killed and asked as
-operators and users do, through the command line and over HTTP. The truth of all virtual GPUs is at hand as well.
+operators and users do, through the command line and the scheduler's Unix socket; agents have a token. The truth of all
+virtual GPUs is at hand as well.
 Nothing is left when the context ends, nor when the process that made it is killed.
 
     with slurm_stack(folder) as stack:
@@ -25,7 +26,9 @@ from joulewise.core.errors import BadSpec, EngineLost, NotKept
 from joulewise.device.node import NodeClient
 from joulewise.device.virtual import Truth
 from joulewise.device.vnvml_layout import VnvmlState
+from joulewise.serve import tokens
 from joulewise.serve.cluster_client import ClusterClient
+from joulewise.serve.tokens import Scope
 from joulewise.testing.slurm_site import START_S, Part, SiteNode, SlurmSite, slurm_site
 from joulewise.testing.slurm_site_parts import free_ports
 
@@ -49,12 +52,17 @@ class SlurmStack:
         self.flags = tuple(flags)
         self._port = free_ports(1)[0]
         self.url = f"http://127.0.0.1:{self._port}"
-        self.client = ClusterClient(self.url)
+        """For agents, who have tokens."""
+        self.home = site.folder / "home"
+        self.socket = site.folder / "cluster.sock"
+        """For operators and users of this machine; as ``server`` for ``--server`` and ``$JOULEWISE_CLUSTER``."""
+        self.server = f"unix:{self.socket}"
+        self.client = ClusterClient(self.server)
         self.log = site.folder / "log" / "scheduler.log"
         self.environment = {
             **site.environment,
-            "JOULEWISE_HOME": str(site.folder / "home"),
-            "JOULEWISE_CLUSTER": self.url,
+            "JOULEWISE_HOME": str(self.home),
+            "JOULEWISE_CLUSTER": self.server,
             "JOULEWISE_POWERCAP_ROOT": str(site.folder / "no-rapl"),
             "OPENBLAS_NUM_THREADS": "1",
         }
@@ -67,7 +75,8 @@ class SlurmStack:
     def start_scheduler(self, *, command: Sequence[str] = _COMMAND, environ: Mapping[str, str] | None = None) -> None:
         """Start ``cluster up`` and wait until it serves. ``command``: what is run instead of joulewise's own."""
         self.kill_scheduler()
-        words = [*command, "up", "--engine", "slurm", "--host-watts", f"{self.host_w:g}", "--port", str(self._port)]
+        words = [*command, "up", "--engine", "slurm", "--host-watts", f"{self.host_w:g}"]
+        words += ["--socket", str(self.socket), "--port", str(self._port)]
         self._scheduler = Part(
             [*words, *self.flags], self.log, {**self.environment, **(environ or {})}, self.site.folder
         )
@@ -206,8 +215,10 @@ class SlurmStack:
 
     def begin(self) -> None:
         """Start scheduler and agents, and wait until every agent has been heard."""
-        self._token.write_text("no-token-is-asked-for-on-this-machine\n", encoding="utf-8")
-        self._token.chmod(0o600)
+        secret, kept = tokens.make(Scope.AGENT, tokens.EVERY_NODE)
+        tokens.keep(self.home / tokens.FILE, kept)
+        self._token.touch(mode=0o600)
+        self._token.write_text(secret + "\n", encoding="utf-8")
         self.start_scheduler()
         for node in self.site.nodes:
             self.start_agent(node)

@@ -99,7 +99,7 @@ def test_whoever_has_no_token_is_told_once_and_may_give_one_later(browser, tmp_p
     tokens = tmp_path / "tokens"
     argv = [sys.executable, "-m", "joulewise", "serve", "token", "--scope", "read", "--token-file", str(tokens)]
     made = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()[-1]
-    serving = Serving(str(tmp_path / "x.db"), tmp_path, "--no-gpu", "--token-file", str(tokens))
+    serving = Serving(str(tmp_path / "x.db"), tmp_path, "--no-gpu", "--token-file", str(tokens), trusting=False)
     looking = Tab(browser, serving.url)
     try:
         looking.page.goto(serving.url)
@@ -122,7 +122,7 @@ def test_a_token_is_asked_for_once_and_kept_for_the_session(browser, tmp_path):
     tokens = tmp_path / "tokens"
     argv = [sys.executable, "-m", "joulewise", "serve", "token", "--scope", "read", "--token-file", str(tokens)]
     made = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()[-1]
-    serving = Serving(str(tmp_path / "x.db"), tmp_path, "--no-gpu", "--token-file", str(tokens))
+    serving = Serving(str(tmp_path / "x.db"), tmp_path, "--no-gpu", "--token-file", str(tokens), trusting=False)
     looking = Tab(browser, serving.url)
     try:
         looking.page.goto(serving.url)

@@ -335,7 +335,7 @@ def made(tokens: Path, *scope: str) -> str:
 def test_a_token_is_asked_for_when_the_reader_asks_and_one_that_does_not_do_can_be_replaced(browser, tmp_path):
     tokens = tmp_path / "tokens"
     agent, reader = made(tokens, "agent", "--name", "n1"), made(tokens, "read")
-    serving = Serving(str(tmp_path / "x.db"), tmp_path, "--no-gpu", "--token-file", str(tokens))
+    serving = Serving(str(tmp_path / "x.db"), tmp_path, "--no-gpu", "--token-file", str(tokens), trusting=False)
     looking = Tab(browser, serving.url)
     try:
         looking.page.clock.install()

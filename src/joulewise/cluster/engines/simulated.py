@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from joulewise.cluster.engine import Happened, JobSeen, NodeSeen, Order, Place
 from joulewise.cluster.engines.simulated_site import SimulatedSite, order_of
+from joulewise.core.caller import Caller
 from joulewise.core.errors import EngineLost, Fenced
 
 __all__ = ["SimulatedEngine", "SimulatedSite", "order_of"]
@@ -59,14 +60,15 @@ class SimulatedEngine:
                 job.since_s,
                 job.exit_code,
                 job.why,
+                job.by,
             )
             for job in self.site.jobs.values()
         )
 
-    def submit(self, order: Order) -> str:
+    def submit(self, order: Order, by: Caller | None = None) -> str:
         """Hand a job in, as its user would: no epoch is needed for that."""
         self._answer()
-        return self.site.submit(order)
+        return self.site.submit(order, by)
 
     def start(self, name: str, place: Place) -> None:
         """It shall run there, as soon as these GPUs are free."""

@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from joulewise.cluster.engine import DONE, Happened, JobState, NodeState, Order, Place
+from joulewise.cluster.engine import DONE, NOBODY, Happened, JobState, NodeState, Order, Place
 from joulewise.cluster.life import Life, Submission
 from joulewise.cluster.state import Costs, Kind, Way
 from joulewise.cluster.world import ARRIVAL, BOOT, END, SAVED, WORK, World
+from joulewise.core.caller import Caller
 from joulewise.core.errors import BadSpec
 from joulewise.core.knob import DEFAULT, Setting
 
@@ -59,6 +60,7 @@ class SiteJob:
     why: str = ""
     exit_code: int | None = None
     account_j: float = 0.0
+    by: Caller = NOBODY
 
 
 class _Rack:
@@ -179,7 +181,7 @@ class SimulatedSite:
 
     # Jobs.
 
-    def submit(self, order: Order) -> str:
+    def submit(self, order: Order, by: Caller | None = None) -> str:
         """Take a job in; its id. The same again is the same; another under the name of one not done: BadSpec."""
         there = self.jobs.get(order.name)
         if there is not None and there.state not in DONE:
@@ -189,7 +191,7 @@ class SimulatedSite:
         if self._known is None:
             raise BadSpec(f"nothing is known of what {order.name!r} would do on this simulated site")
         self.check_size(order.name, order.gpus)
-        return self._come(order, Life(self._known(order)))
+        return self._come(order, Life(self._known(order)), NOBODY if by is None else by)
 
     def check_size(self, name: str, gpus: int) -> None:
         """BadSpec where no kind has so many GPUs."""
@@ -197,10 +199,10 @@ class SimulatedSite:
         if not 1 <= gpus <= most:
             raise BadSpec(f"job {name!r} asks for {gpus} GPUs, but the cluster has {most} of one kind")
 
-    def _come(self, order: Order, life: Life) -> str:
+    def _come(self, order: Order, life: Life, by: Caller = NOBODY) -> str:
         self._ids += 1
         number = str(self._ids)
-        job = SiteJob(order, number, life, since_s=self.now())
+        job = SiteJob(order, number, life, since_s=self.now(), by=by)
         if order.name in self.jobs:
             self.former.append(self.jobs[order.name])
         self.jobs[order.name] = job

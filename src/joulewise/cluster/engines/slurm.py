@@ -18,6 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from joulewise.cluster import progress
@@ -29,6 +30,7 @@ from joulewise.cluster.engines.slurm_news import SlurmNews
 from joulewise.cluster.engines.slurm_steps import Aim, Step, next_step
 from joulewise.cluster.engines.slurm_text import SlurmJob, SlurmNode
 from joulewise.cluster.engines.slurm_view import Mine, SlurmView, View
+from joulewise.core.caller import Caller
 from joulewise.core.errors import BadSpec
 
 _QUICK_S = 0.1  # between two looks while something is under way
@@ -121,8 +123,8 @@ class SlurmEngine:
         with self._lock:
             return tuple(self._seen(name, each) for name, each in self._view.look().mine.items())
 
-    def submit(self, order: Order) -> str:
-        """Hand a job in, held; its id. Runs as the calling user, and needs no scheduler."""
+    def submit(self, order: Order, by: Caller | None = None) -> str:  # noqa: ARG002
+        """Hand a job in, held; its id. Runs as the calling user, whoever ``by`` is, and needs no scheduler."""
         sizes = [node.gpus for node in self._nodes() if node.gpus]
         slurm_order.check(order, sizes)
         with self._lock:
@@ -396,7 +398,7 @@ class SlurmEngine:
         seen = each.seen(self._said.get(name, ""))
         aim = self._aims.get(name)
         if seen.state == "running" and aim is not None and dict(aim.place or {}) != dict(seen.place):
-            return JobSeen(seen.name, seen.id, "leaving", seen.order, seen.place, seen.starts, None, None, seen.why)
+            return replace(seen, state="leaving", since_s=None, exit_code=None)
         return seen
 
     def _mine(self, name: str) -> Mine:

@@ -21,6 +21,7 @@ from joulewise.cluster.engines import slurm_order, slurm_text
 from joulewise.cluster.engines.slurm_commands import SlurmCommands
 from joulewise.cluster.engines.slurm_order import Found
 from joulewise.cluster.engines.slurm_text import SlurmJob
+from joulewise.core.caller import Caller
 from joulewise.core.errors import EngineLost, JoulewiseError
 
 _BACK_S = 7 * 86400.0
@@ -59,6 +60,7 @@ class Mine:
             since_s=job.end_s if done else since_s[job.state],
             exit_code=job.exit_code if done else None,
             why=why or job.reason,
+            by=Caller(uid=job.uid),
         )
 
 

@@ -1,4 +1,5 @@
-// What the server says: JSON by fetch, news by server-sent events. A token is asked for once, where the server wants one.
+// What the server says: JSON by fetch, news by server-sent events. A token is asked for once, where the server wants one;
+// the link that 'joulewise serve' prints brings a code for one in its fragment (#once=…).
 //
 // Events are read with fetch and not with EventSource, which cannot send a token.
 
@@ -24,6 +25,19 @@ function token() {
     return sessionStorage.getItem(KEY);
   } catch {
     return null;
+  }
+}
+
+/** Exchange the code of a link for a token, before anything is asked for. The address loses the code at once. */
+export async function redeem() {
+  const code = /^#once=([\w-]+)$/.exec(location.hash)?.[1];
+  if (!code) return;
+  history.replaceState(null, "", location.pathname);
+  try {
+    const answer = await fetch("/api/session", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ code }), cache: "no-store" });
+    if (answer.ok) sessionStorage.setItem(KEY, (await answer.json()).token);
+  } catch {
+    // a server that does not answer is told of by the page itself; without a token it asks for one
   }
 }
 
@@ -122,7 +136,7 @@ function newToken(wasWrong) {
         { method: "dialog" },
         h("h2", { id: "token-title" }, "A token, please"),
         h("p", {}, wasWrong ? "The server does not know that one." : "This server shows its figures to those with a token."),
-        h("p", { class: "small" }, "Whoever runs it makes one: ", h("code", {}, "joulewise serve token --scope read")),
+        h("p", { class: "small" }, "Open the link that it printed last where it was started (each works once), or make a token: ", h("code", {}, "joulewise serve token --scope read")),
         h("label", { for: "token" }, "Token"),
         input,
         h("div", { class: "row" }, h("button", { value: "go", class: "main" }, "Show"), h("button", { value: "", formnovalidate: true }, "Not now")),

@@ -1,6 +1,6 @@
 // The frame around the pages: which one is shown, the keys, light and dark, and the news that pages live by.
 
-import { askAgain } from "./api.js";
+import { askAgain, redeem } from "./api.js";
 import { fill, h, say, to } from "./dom.js";
 import { listen } from "./keys.js";
 import cluster from "./pages/cluster.js";
@@ -256,8 +256,9 @@ addEventListener("hashchange", () => {
     main.focus();
     return;
   }
-  show();
+  redeem().then(() => show()); // a link may be opened where the dashboard is already
 });
+await redeem();
 show();
 present({
   tell,

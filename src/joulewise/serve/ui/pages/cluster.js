@@ -95,17 +95,22 @@ function either(something, nothing) {
   };
 }
 
-function capWords({ cap_w, power_w }) {
-  if (!known(cap_w) || !known(power_w)) return "";
-  if (power_w <= cap_w) return `kept, ${power(cap_w - power_w)} left`;
-  return power_w <= cap_w * NEARLY ? "kept, nothing left" : `${power(power_w - cap_w)} above it`;
+function capWords({ cap_w, power_w, cap_by }) {
+  if (!known(cap_w)) return "";
+  const by = cap_by ? `by ${cap_by}` : "";
+  if (!known(power_w)) return by;
+  const kept = power_w <= cap_w ? `kept, ${power(cap_w - power_w)} left` : power_w <= cap_w * NEARLY ? "kept, nothing left" : `${power(power_w - cap_w)} above it`;
+  return by ? `${kept}; ${by}` : kept;
 }
 
 function budgetOf(budget) {
   if (!budget) return ["none", "joulewise cluster budget 400kWh/day"];
   const period = budget.period_s === 86400 ? "a day" : `in ${duration(budget.period_s)}`;
   const all = `${kilowattHours(budget.energy_j)} ${period}`;
-  return known(budget.spent_j) ? [percent(budget.spent_j / budget.energy_j), `${kilowattHours(budget.spent_j)} of ${all} spent`] : [kilowattHours(budget.energy_j), period];
+  const by = budget.by ? `; by ${budget.by}` : "";
+  return known(budget.spent_j)
+    ? [percent(budget.spent_j / budget.energy_j), `${kilowattHours(budget.spent_j)} of ${all} spent${by}`]
+    : [kilowattHours(budget.energy_j), `${period}${by}`];
 }
 
 /** What a row of the table is made of: without the spans, which are drawn elsewhere, and with how long it has run by now. */

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from joulewise.serve.peers import Peers, client_name
+from joulewise.serve.peer import Peers, client_name
 
 CONNECT = """
 import socket, sys
