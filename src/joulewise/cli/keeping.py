@@ -20,6 +20,7 @@ from joulewise.core.event import Began, Event, Finished
 from joulewise.core.secrecy import masked
 from joulewise.store.journal import Journal
 from joulewise.store.kept import KeptJournal
+from joulewise.store.pace import PaceRecord, Step, pace_stream
 from joulewise.store.store import Store
 from joulewise.store.thinned import Thinned
 from joulewise.store.views import measured_stream
@@ -77,7 +78,8 @@ def of_run(store: Store, found: OpenGpus, meter: Meter, began: Began, tuning: Tu
     assert meter.thinned is not None, "the meter must make samples ready"
     named = replace(began, run=tuning.run if tuning is not None else new_name())
     tuned = None if tuning is None else lambda: tuning.journalled
-    return Keeping(store, [gpu.info.uuid for gpu in found.gpus], meter.thinned, named, tuned)
+    steps = None if tuning is None else tuning.fetch_steps
+    return Keeping(store, [gpu.info.uuid for gpu in found.gpus], meter.thinned, named, tuned, steps)
 
 
 def ended(kept: Keeping, result: Result, now_s: float, why: str | None = None, **instead: Any) -> str | None:
@@ -102,7 +104,8 @@ class Keeping:
     """Keeps one run in ``store``. ``begin`` when the command has started, ``end`` when it is measured; neither raises.
 
     ``tuned`` gives the name of the tuner's journal, None as long as there is none; a run that never gets one is kept as
-    one that was not tuned, with ``began`` as its first event.
+    one that was not tuned, with ``began`` as its first event. ``steps`` gives the steps of the job that have ended since
+    it was called last; when each ended is kept beside the readings.
     """
 
     def __init__(
@@ -112,9 +115,13 @@ class Keeping:
         thinned: Thinned,
         began: Began,
         tuned: Callable[[], str | None] | None = None,
+        steps: Callable[[], Sequence[Step]] | None = None,
     ) -> None:
         self._store, self._uuids, self._thinned, self._began, self._tuned = store, tuple(uuids), thinned, began, tuned
         self._readings = store.readings()
+        self._steps = steps
+        self._pace = PaceRecord()
+        self._pace_journal: Journal | None = None
         self._stream = ""
         self._journal: Journal | None = None
         self._ended = threading.Event()
@@ -171,11 +178,20 @@ class Keeping:
                 self._trouble = str(error)
                 return  # the others would wait for the same disk or server; all are tried again later
         self._trouble = None
+        self._write_pace(name)
+
+    def _write_pace(self, name: str, *, last: bool = False) -> None:
+        """Keep the steps that have ended. Their journal holds in memory what cannot be written now."""
+        event = self._pace.event(self._steps(), name, last=last) if self._steps is not None else None
+        if event is not None:
+            self._pace_journal = self._pace_journal or self._store.journal(pace_stream(name))
+            self._pace_journal.append(event)
 
     def _finish(self) -> None:
         assert self._finished is not None
         tuned = self._tuned() if self._tuned is not None else None
         if tuned is not None:
+            self._write_pace(tuned, last=True)
             self._append(measured_stream(tuned), self._finished)
         else:
             if self._tuned is not None:  # it was to be tuned, and never was
