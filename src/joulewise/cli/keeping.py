@@ -104,8 +104,8 @@ class Keeping:
     """Keeps one run in ``store``. ``begin`` when the command has started, ``end`` when it is measured; neither raises.
 
     ``tuned`` gives the name of the tuner's journal, None as long as there is none; a run that never gets one is kept as
-    one that was not tuned, with ``began`` as its first event. ``steps`` gives the steps of the job that have ended since
-    it was called last; when each ended is kept beside the readings.
+    one that was not tuned, with ``began`` as its first event. ``steps`` gives the steps of the job that have ended
+    since it was called last; when each ended is kept beside the readings.
     """
 
     def __init__(

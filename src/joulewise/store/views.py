@@ -67,7 +67,7 @@ def measured_stream(run: str) -> str:
 
 
 def countersigned_stream(run: str) -> str:
-    """The stream of what others have signed of a run (``core.countersignature``)."""
+    """The stream of what others have signed of a run (``store.countersignature``)."""
     return f"countersigned/{run}"
 
 

@@ -4,7 +4,7 @@ What it is: ``audit(events, readings)``, which compares every block's joules wit
 interval, its clean seconds and its work with the steps that were kept, its setting with the clocks and power limits
 that were read, and the readings with the measured total of the run. Why it exists: ``tune/verify`` recomputes a claim
 from the blocks; whoever multiplies the joules in the blocks and computes claim and seal again passes it. What it is
-not: proof against somebody who rewrites the readings as well. Only a countersignature (``core.countersignature``) pins
+not: proof against somebody who rewrites the readings as well. Only a countersignature (``store.countersignature``) pins
 a journal to a time.
 
 **Tolerance.** The store keeps one mean of power a second. A block's joules are therefore known within: the seconds cut
@@ -28,6 +28,7 @@ from joulewise.core.block import Block, Role, Rung
 from joulewise.core.event import Began, Event, Finished, Seen
 from joulewise.core.knob import DEFAULT, POWER_LIMIT_W, SM_MHZ, Setting
 from joulewise.core.units import format_percent
+from joulewise.store.evidence import Evidence
 from joulewise.store.pace import Pace
 from joulewise.store.readings import Sample
 
@@ -37,6 +38,8 @@ SYSTEMATIC: Final = 0.02
 """Share of energy by which power readings and counter of one board may differ from one setting to another."""
 MOST_GAIN: Final = 0.05
 """Share by which the power readings of a whole run may differ from its counter: both are specified to 5 %."""
+MOST_TOLERANCE: Final = 0.1
+"""Readings that bear out the joules no closer than this check nothing."""
 _EDGE_RANGE, _EDGE_SHARE, _EDGE_S = 0.3, 0.01, 2.0
 _HOLE: Final = 3.0  # times the usual distance of two samples: beyond it nothing was read
 _LEAST_READ: Final = 0.9  # share of a block in which there must be readings
@@ -49,18 +52,6 @@ _WALL_S: Final = 1e-3
 
 _Row = tuple[float, float, float]
 """A step as it was kept: start, end, work."""
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """What was kept of a run beside its journal. Times are those of the journal's clock, in ``Sample.at_s`` too."""
-
-    power: Mapping[str, Sequence[Sample]]
-    """GPU → its samples, in order."""
-    pace: Mapping[str, Pace] = field(default_factory=dict)
-    """Phase → its steps."""
-    measured_j: float | None = None
-    """Joules of the whole run on all its GPUs; None where nothing says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +72,11 @@ class Audit:
 
     @property
     def complete(self) -> bool:
-        """Whether joules, seconds and work of every block were compared."""
-        return self.of > 0 and self.blocks == self.works == self.of
+        """Whether joules, seconds and work of every block were compared, as closely as makes sense."""
+        return self.of > 0 and self.blocks == self.works == self.of and self.tolerance <= MOST_TOLERANCE
 
 
-def audit(events: Sequence[Event], kept: Kept) -> Audit:
+def audit(events: Sequence[Event], kept: Evidence) -> Audit:
     """Compare the blocks of one run with what was kept of it."""
     seen = [event for event in events if isinstance(event, Seen)]
     began = next((event for event in events if isinstance(event, Began)), None)
@@ -134,10 +125,10 @@ def audit(events: Sequence[Event], kept: Kept) -> Audit:
     held = [group for (_, _, setting, _), group in groups.items() if setting != DEFAULT]
     largest = max(held or groups.values(), key=lambda group: group.energy_j, default=None)
     tolerance = largest.range.tolerance if largest is not None else math.inf
-    return Audit(blocks, works, len(seen), tolerance, tuple(problems), _why_not(blocks, works, seen, steps))
+    return Audit(blocks, works, len(seen), tolerance, tuple(problems), _why_not(blocks, works, seen, steps, tolerance))
 
 
-def _why_not(blocks: int, works: int, seen: Sequence[Seen], steps: Mapping[str, _Steps]) -> str:
+def _why_not(blocks: int, works: int, seen: Sequence[Seen], steps: Mapping[str, _Steps], tolerance: float) -> str:
     if blocks < len(seen):
         return f"readings are missing in {len(seen) - blocks} of {len(seen)} blocks"
     if works < len(seen):
@@ -145,6 +136,8 @@ def _why_not(blocks: int, works: int, seen: Sequence[Seen], steps: Mapping[str, 
         if by_steps < len(seen):
             return f"nothing kept tells the work of {len(seen) - by_steps} of {len(seen)} blocks: it was not in steps"
         return "when steps ended was not kept" if not steps else "when steps ended was not kept in all phases"
+    if tolerance > MOST_TOLERANCE:
+        return f"the readings bear out the joules to {format_percent(tolerance)} only"
     return ""
 
 
