@@ -95,11 +95,12 @@ def label_lines(found: Mapping[str, Any]) -> list[str]:
         lines.append(f"  journal and readings existed at {when}{after}: not changed since, which is all that it says")
     if readings["complete"]:
         lines.append(
-            f"  joules, seconds and work of {readings['of']} blocks fit the readings; less than "
-            f"{format_percent(readings['tolerance'])} of the joules held would not show"
+            f"  joules, seconds and work of {readings['of']} blocks fit the readings; these tell the joules held to "
+            f"± {format_percent(readings['tolerance'])}"
         )
-    elif readings["why_not"]:
-        lines.append(f"  {readings['why_not']}")
+    else:
+        fit = f"joules and seconds of {readings['blocks']} of {readings['of']} blocks fit the readings; "
+        lines.append(f"  {fit if readings['blocks'] else ''}{readings['why_not'] or 'no blocks'}")
     for each in found["untrusted"]:
         lines.append(f"  {each} has signed, and is no key that you trust: nothing follows from it")
     if found["seal"]:

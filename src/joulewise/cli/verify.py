@@ -25,6 +25,7 @@ from joulewise.core.event import Began, Event
 
 if TYPE_CHECKING:
     from joulewise.report.story import Story
+    from joulewise.store.store import Store
 
 
 def verify(
@@ -64,17 +65,31 @@ def verify(
         raise BadSpec(f"run {name} has no events in {store.name}; there is nothing to verify")
     if any(isinstance(event, Began) and event.facts.get("tuned") is False for event in events):
         raise BadSpec(f"run {name} was not tuned: nothing is claimed, so there is nothing to verify")
-    run = views.one(store.tables, name)
-    found = check(events, told, page, None if run is None else run.measured)
-    more = standing(store, name, events, trusted)
-    found = {**found, **more, "problems": [*found["problems"], *more["problems"]]}
-    if found["problems"]:
-        found["label"] = None
+    found = examined(store, name, events, told, page, trusted)
     if as_json:
         print(json.dumps({"run": name, **found}, allow_nan=False))
     else:
         _say(name, found)
     raise typer.Exit(FAILED if found["problems"] else 0)
+
+
+def examined(
+    store: Store,
+    name: str,
+    events: list[Event],
+    told: dict[str, Any] | None = None,
+    page: str | None = None,
+    trusted: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """All that ``verify`` says of a run: ``check``, and how far the blocks themselves could be checked (``standing``).
+    ``label`` is null where there is a problem. ``trusted``: public key → name."""
+    from joulewise.store import views
+
+    run = views.one(store.tables, name)
+    found = check(events, told, page, None if run is None else run.measured)
+    more = standing(store, name, events, trusted or {})
+    problems = [*found["problems"], *more["problems"]]
+    return {**found, **more, "problems": problems, "label": None if problems else more["label"]}
 
 
 def check(

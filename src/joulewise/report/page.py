@@ -212,8 +212,8 @@ def _verify(story: Story, *, proves: bool, kept: bool, sealed: bool) -> str:
         ""
         if not sealed or story.seal is None
         else (
-            f"<p>The journal’s seal is <code>{escape(story.seal)}</code>. Note it down where whoever tunes cannot write: a "
-            "journal that is rewritten later has another one.</p>"
+            f"<p>The journal’s seal is <code>{escape(story.seal)}</code>. Note it down where whoever tunes cannot "
+            "write: a journal that is rewritten later has another one.</p>"
         )
     )
     return (

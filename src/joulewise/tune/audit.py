@@ -94,7 +94,6 @@ def audit(events: Sequence[Event], kept: Evidence) -> Audit:
     blocks = works = 0
     for event in seen:
         block, where = event.block, f"the {event.role} block at {event.block.start_s:.1f} s"
-        problems += _clocks(block, where, rows)
         if abs(block.end_s - block.start_s - block.duration_s - block.left_out_s) > _WALL_S + 1e-6 * block.end_s:
             problems.append(
                 f"{where} says {block.duration_s:.2f} s of work and {block.left_out_s:.2f} s left out, and lasted "
@@ -106,6 +105,7 @@ def audit(events: Sequence[Event], kept: Evidence) -> Audit:
             works += 1
             clean, problem = counted.check(block)
             problems += [f"{where} {problem}"] if problem else []
+        problems += _clocks(block, where, rows, clean)
         found = _energy(block, rows, clean)
         if found is not None:
             blocks += 1
@@ -233,6 +233,11 @@ class _Power:
                 found.append((self.samples[place], seconds))
         return found
 
+    def inside(self, from_s: float, to_s: float) -> Sequence[Sample]:
+        """The samples that lie wholly within an interval, however late they were read."""
+        first = bisect_left(self.times, from_s + self.late_s)
+        return self.samples[first : bisect_right(self.times, to_s - self.late_s)]
+
     def edge_j(self, at_s: float) -> float:
         """Standard error of the joules at one side of a moment."""
         near = self.samples[bisect_left(self.times, at_s - _EDGE_S) : bisect_right(self.times, at_s + _EDGE_S)]
@@ -286,22 +291,22 @@ def _gain(rows: Sequence[_Power], measured_j: float | None, problems: list[str])
     return 1.0 if edges > MOST_GAIN else gain
 
 
-def _clocks(block: Block, where: str, rows: Sequence[_Power]) -> list[str]:
-    """Whether what was read wholly within a block fits its setting."""
-    problems = []
+def _clocks(block: Block, where: str, rows: Sequence[_Power], clean: Sequence[tuple[float, float]] | None) -> list[str]:
+    """Whether what was read while the block's work was done fits its setting. Within its pauses other clocks may be
+    set, so blocks with pauses that no steps tell are passed over."""
     limit_w, most_mhz = block.setting.get(POWER_LIMIT_W.name), block.setting.get(SM_MHZ.name)
-    if limit_w is None and most_mhz is None:
+    if (limit_w is None and most_mhz is None) or (clean is None and block.left_out_s > _EDGE_S):
         return []
+    spans = [(block.start_s, block.end_s)] if clean is None else clean
     for row in rows:
-        first = bisect_left(row.times, block.start_s + row.late_s)
-        inside = row.samples[first : bisect_right(row.times, block.end_s - row.late_s)]
+        inside = [each for span in spans for each in row.inside(*span)]
         clocks = [each.sm_mhz for each in inside if each.sm_mhz is not None]
         limits = [each.limit_w for each in inside if each.limit_w is not None]
         if most_mhz is not None and len(clocks) > 1 and median(clocks) > most_mhz + _CLOCK_MHZ:
-            problems.append(f"{where} says at most {most_mhz:g} MHz, its readings {median(clocks):.0f} MHz")
+            return [f"{where} says at most {most_mhz:g} MHz, its readings {median(clocks):.0f} MHz"]
         if limit_w is not None and not block.slack and len(limits) > 1 and abs(median(limits) - limit_w) > _LIMIT_W:
-            problems.append(f"{where} says a limit of {limit_w:g} W, its readings {median(limits):.0f} W")
-    return problems[:1]
+            return [f"{where} says a limit of {limit_w:g} W, its readings {median(limits):.0f} W"]
+    return []
 
 
 class _Steps:
