@@ -15,6 +15,7 @@ lowered without being noticed, beside the tolerance that ``verify`` states of it
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import sys
 import tempfile
@@ -23,7 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bench.siege.tuned_runs import kinds, make
+from bench.siege.tuned_runs import UNIX_S, kinds, make
 from joulewise.cli.standing import AGAINST_READINGS, COUNTERSIGNED, FROM_BLOCKS
 from joulewise.cli.verify import examined
 from joulewise.core.block import Block, Role
@@ -38,7 +39,7 @@ from joulewise.store.views import countersigned_stream, measured_stream, one
 from joulewise.tune.proof import prove
 from joulewise.tune.seal import Seal
 
-RUN = "20270115-080000-f0f0"
+RUN = "20231114-221320-f0f0"
 REFUSED, BLOCKS, READINGS = 0, 1, 2
 """What a forgery deserves at most."""
 _SIGNED = 3
@@ -134,7 +135,7 @@ class Case:
         events = [event for _, event in self.store.journal(RUN).read()]
         sealed = next(each.facts["seal"] for each in reversed(events) if isinstance(each, Finished))
         readings = evidence(self.store, RUN, events).digest
-        said = Statement(RUN, sealed["events"], sealed["sha256"], readings, "192.0.2.1", "watcher", 1.8e9 + 500.0)
+        said = Statement(RUN, sealed["events"], sealed["sha256"], readings, "192.0.2.1", "watcher", UNIX_S + 500.0)
         signed = key.sign(replace(said, **instead))
         keep(self.store, signed)
         return signed
@@ -485,6 +486,20 @@ def _held_power(factor: float) -> Change:
     return change
 
 
+def _fitting_total(case: Case) -> None:
+    """The measured total as the readings now have it."""
+    joules = 0.0
+    readings = case.store.readings()
+    for uuid in readings.gpus(RUN):
+        some = list(readings.samples(RUN, uuid))
+        for one_s, other_s in itertools.pairwise(some):
+            joules += (other_s.at_s - one_s.at_s) * ((one_s.power_w or 0.0) + (other_s.power_w or 0.0)) / 2
+    run = one(case.store.tables, RUN)
+    assert run is not None
+    assert run.measured is not None
+    case.total(joules / run.measured["energy_j"])
+
+
 def _more_pace(case: Case) -> None:
     """Every step is two."""
     case.pace(lambda rows: [(start_s, end_s, phase, 2.0 * done) for start_s, end_s, phase, done in rows])
@@ -546,6 +561,7 @@ def _signed_other_run(case: Case) -> None:
 
 
 _LIE = _joules(0.6, _set)
+_LIE_TOO = _after(_LIE, _held_power(0.6), _fitting_total)
 FORGERIES: dict[str, tuple[int, Change]] = {
     # joules
     "joules of everything set × 0.6": (REFUSED, _LIE),
@@ -626,7 +642,8 @@ FORGERIES: dict[str, tuple[int, Change]] = {
     "readings of another run": (REFUSED, _from_other("readings")),
     "steps of another run": (REFUSED, _from_other("pace")),
     "journal of another run": (BLOCKS, _from_other("journal")),
-    "joules of everything set × 0.6, readings too": (READINGS, _after(_LIE, _held_power(0.6))),
+    "joules of everything set × 0.6, readings too": (READINGS, _LIE_TOO),
+    "joules and readings × 0.6, total as it was": (READINGS, _after(_LIE, _held_power(0.6))),
     "joules and readings × 0.6, no total": (READINGS, _after(_LIE, _held_power(0.6), _total(None))),
     "joules, readings and total × 1.4": (
         READINGS,
@@ -636,12 +653,12 @@ FORGERIES: dict[str, tuple[int, Change]] = {
     # signatures
     "signed by the forger": (REFUSED, _after(_LIE, _signed_by_forger)),
     "no readings, signed by the forger": (BLOCKS, _after(_LIE, _no_readings, _signed_by_forger)),
-    "readings too, signed by the forger": (READINGS, _after(_LIE, _held_power(0.6), _signed_by_forger)),
-    "signed by the forger as the watcher": (READINGS, _after(_LIE, _held_power(0.6), _signed_as_watcher)),
-    "forged after the watcher signed": (READINGS, _after(_signed_before, _LIE, _held_power(0.6))),
+    "readings too, signed by the forger": (READINGS, _after(_LIE_TOO, _signed_by_forger)),
+    "signed by the forger as the watcher": (READINGS, _after(_LIE_TOO, _signed_as_watcher)),
+    "forged after the watcher signed": (READINGS, _after(_signed_before, _LIE_TOO)),
     "readings removed after the watcher signed": (BLOCKS, _after(_signed_before, _LIE, _no_readings)),
-    "the watcher's statement edited": (READINGS, _after(_LIE, _held_power(0.6), _edited_statement)),
-    "what the watcher signed of another run": (READINGS, _after(_LIE, _held_power(0.6), _signed_other_run)),
+    "the watcher's statement edited": (READINGS, _after(_LIE_TOO, _edited_statement)),
+    "what the watcher signed of another run": (READINGS, _after(_LIE_TOO, _signed_other_run)),
 }
 """What is forged → what it deserves at most, and how it is made."""
 _TWO_GPUS: dict[str, tuple[int, Change]] = {

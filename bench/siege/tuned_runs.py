@@ -27,7 +27,7 @@ from joulewise.store.thinned import Thinned
 from joulewise.store.views import measured_stream
 from joulewise.tune.online import build
 
-UNIX_S = 1.8e9
+UNIX_S = 1.7e9
 """When the virtual clocks showed 0."""
 _PAUSES = ("evaluation", "checkpoint", "compile")
 
@@ -112,7 +112,7 @@ def make(store: Store, kind: Kind, run: str) -> None:
         feed.mark(MarkKind.HELLO)
     for index, gpu in enumerate(gpus):
         work = _Work(kind, gpu, feed if index == 0 and kind.hooks else None)
-        gpu.play(work, pid=4242, on_step=work.step)  # type: ignore[arg-type]
+        gpu.play(work, pid=4242, on_step=work.step)
     thinned = Thinned(len(gpus), UNIX_S)
     sampler = Sampler(gpus, recorder=thinned, seed=kind.seed)
     with Monitor(sampler=sampler) as monitor:

@@ -121,9 +121,9 @@ def serve(
             listening = stack.enter_context(listen.bound(host, port))
             who = "anyone who can connect" if no_auth else "this machine" if known is None else "those with a token"
             watched = {0: "", 1: ", watching one GPU"}.get(len(live), f", watching {len(live)} GPUs")
+            say(ctx, f"serving {who} on {listen.url_of(listening)}{watched}")
             if signer is not None:
                 say(ctx, f"countersigning with {signer.key.public}")
-            say(ctx, f"serving {who} on {listen.url_of(listening)}{watched}")
             listen.serve(made, listening)
     finally:
         store.close()

@@ -80,12 +80,14 @@ def audit(events: Sequence[Event], kept: Evidence) -> Audit:
     """Compare the blocks of one run with what was kept of it."""
     seen = [event for event in events if isinstance(event, Seen)]
     began = next((event for event in events if isinstance(event, Began)), None)
-    uuids = list(began.facts.get("gpus", ())) if began is not None else []
+    gpus = began.facts.get("gpus") if began is not None else None
+    uuids = list(map(str, gpus)) if isinstance(gpus, list | tuple) else []
     missing = [uuid for uuid in uuids if not kept.power.get(uuid)]
     if not seen or not uuids or missing:
         why = f"no readings of {missing[0]}" if missing else "no readings"
         return Audit(0, 0, len(seen), math.inf, (), why)
-    speed = float(began.facts.get("speed", 1.0)) if began is not None else 1.0
+    told = began.facts.get("speed") if began is not None else None
+    speed = float(told) if isinstance(told, int | float) and math.isfinite(told) else 1.0
     rows = [_Power(kept.power[uuid], speed) for uuid in uuids]
     problems: list[str] = []
     gain = _gain(rows, kept.measured_j, problems)
