@@ -77,9 +77,9 @@ def why(result: TuneResult) -> list[str]:
     if result.proves:
         check = f"verify {result.report or result.run}' recomputes it"
         tell = f"history {result.run}' tells it"  # nothing is claimed that could be verified
-        lines.append(f"run {result.run}; 'joulewise {check if result.claim.held else tell}")
         if result.claim.held and (seal := result.story.seal):
             lines.append(f"seal {seal}: note it down where this user cannot write, or have it countersigned")
+        lines.append(f"run {result.run}; 'joulewise {check if result.claim.held else tell}")
     return [line for line in lines if line]
 
 

@@ -50,6 +50,8 @@ _SURE: Final = (
 _STEP_S: Final = 2e-3  # step ends are kept to 0.1 ms; block edges are step ends
 _WALL_S: Final = 1e-3
 
+_NAMES: Final = {Role.CANDIDATE: "compared", Role.REFERENCE: "default"}  # as people know the halves of a pair
+
 _Row = tuple[float, float, float]
 """A step as it was kept: start, end, work."""
 
@@ -95,7 +97,7 @@ def audit(events: Sequence[Event], kept: Evidence) -> Audit:
     groups: dict[tuple[Role, str, Setting, bool], _Sum] = {}
     blocks = works = 0
     for event in seen:
-        block, where = event.block, f"the {event.role} block at {event.block.start_s:.1f} s"
+        block, where = event.block, f"the {_NAMES.get(event.role, event.role)} block at {event.block.start_s:.1f} s"
         if abs(block.end_s - block.start_s - block.duration_s - block.left_out_s) > _WALL_S + 1e-6 * block.end_s:
             problems.append(
                 f"{where} says {block.duration_s:.2f} s of work and {block.left_out_s:.2f} s left out, and lasted "
@@ -120,8 +122,8 @@ def audit(events: Sequence[Event], kept: Evidence) -> Audit:
         if group.count > 1 and not group.range.allows(group.energy_j, gain):
             of = f" of phase {phase}" if phase else ""
             problems.append(
-                f"the {group.count} {role} blocks{of} at {setting!r} say {group.energy_j:.0f} J together, their "
-                f"readings {group.range.says(gain)}"
+                f"all {group.count} {_NAMES.get(role, role)} blocks{of} at {setting!r} say {group.energy_j:.0f} J "
+                f"together, their readings {group.range.says(gain)}"
             )
     problems += _after(events, kept.pace)
     held = [group for (_, _, setting, _), group in groups.items() if setting != DEFAULT]
