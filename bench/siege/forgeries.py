@@ -367,10 +367,10 @@ def _cut(share: float) -> Change:
     def change(case: Case) -> None:
         seen = [place for place, each in enumerate(case.events) if isinstance(each, Seen)]
         last = seen[int(share * len(seen))]
-        proven = [each for each in case.events if isinstance(each, Proven)][-1:]
-        finished = [each for each in case.events if isinstance(each, Finished)]
         at_s = case.events[last].time_s + 0.01
-        ends: list[Event] = [replace(each, time_s=at_s) for each in (*proven, *finished)]
+        proven = [replace(each, time_s=at_s) for each in case.events if isinstance(each, Proven)]
+        ends: list[Event] = [*proven[-1:]]
+        ends += [replace(each, time_s=at_s) for each in case.events if isinstance(each, Finished)]
         case.events = [*case.events[: last + 1], *ends]
         case.seal()
 
