@@ -31,6 +31,10 @@ ELSEWHERE = {
     r"joulewise recur run .*train_recurring": (
         "tests/cli/test_recur_example.py::test_the_example_recurs_learns_and_really_converges"
     ),
+    # A server on another host, and a key that somebody there gives.
+    r"joulewise (countersign|serve .*--countersign-key|verify .*--key) ": (
+        "tests/cli/test_countersign.py::test_another_user_s_server_countersigns_and_what_is_forged_later_is_found"
+    ),
 }
 """Kinds of commands that another test types, since they take minutes or a machine to themselves."""
 PLAYED_WHOLE = {"docs/tutorial.md"}

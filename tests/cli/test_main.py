@@ -24,7 +24,8 @@ FLAGS = {
     "history": {"--learnt", "-n", "--report", "--forget", "--yes", "--json"} | STORE,
     "report": {"--out", "-o", "--plot", "--png", "--compare", "--carbon-g-per-kwh", "--carbon-source", "--json"}
     | STORE,
-    "verify": {"--json"} | STORE,
+    "verify": {"--key", "--json"} | STORE,
+    "countersign": {"--at", "--token-file", "--json"} | STORE,
     "estimate": {"--prometheus", "--days", "--until", "--step", "--match", "--by", "--max-slowdown", "--kwh-price"}
     | {"--carbon-g-per-kwh", "--carbon-source", "--token-file", "--user", "--password-file", "--ca-file", "--header"}
     | {"--seed", "--out", "-o", "--plot", "--json"},
@@ -82,7 +83,7 @@ FLAGS = {
         "--interval",
         "--plans",
     }
-    | {"--kwh-price", "--currency", "--carbon-g-per-kwh", "--carbon-source"},
+    | {"--kwh-price", "--currency", "--carbon-g-per-kwh", "--carbon-source", "--countersign-key"},
     "serve token": {"--scope", "--name", "--token-file"},
     "plan solve": {
         "--schedule",

@@ -32,6 +32,7 @@ def test_the_saving_comes_first_then_what_was_done_and_how_to_check_it():
     assert any("held SM clock at most 1500 MHz for 10 min" in line for line in lines)
     assert any(line.startswith("net: ") for line in lines)
     assert lines[-1] == "run run-1; 'joulewise verify r.html' recomputes it"
+    assert lines[-2].startswith(f"seal {done.story.seal}: note it down")
 
 
 def test_the_run_in_short_is_short():

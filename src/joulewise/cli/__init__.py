@@ -66,6 +66,7 @@ VERBS = {
     "history": Verb("past", "history", _LOOK, "List the runs: what each used and saved; what was learnt."),
     "report": Verb("report", "report", _LOOK, "Write a run as a page or a picture; compare two runs."),
     "verify": Verb("verify", "verify", _LOOK, "Recompute a report's saving from the run's journal."),
+    "countersign": Verb("countersign", "countersign", _LOOK, "Have another host sign that a run's journal exists now."),
     "serve": Verb("serve", "app", _LOOK, "Show all of it in a browser; metrics; an API."),
     "estimate": Verb("estimate", "estimate", _LOOK, "Say what tuning would save in a fleet, from its DCGM history."),
     "doctor": Verb("doctor", "doctor", _MACHINE, "Say what can be measured and set here, and what to do if not."),

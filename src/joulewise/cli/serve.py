@@ -98,6 +98,10 @@ def serve(
     carbon_source: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Where that figure is from.", rich_help_panel=_WORTH)
     ] = None,
+    countersign_key: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Countersign runs with this key, which is made if it is not there."),
+    ] = None,
 ) -> None:
     """Serve until SIGTERM."""
     if ctx.invoked_subcommand is not None:
@@ -114,17 +118,21 @@ def serve(
         )
     try:
         from joulewise.serve.app import make_app
+        from joulewise.serve.countersigning import Signer
         from joulewise.serve.face import Worth
         from joulewise.serve.links import Link
     except ImportError as error:
         raise listen.missing(error) from error
     worth = Worth(kwh_price, currency, carbon_g_per_kwh, carbon_source)
+    signer = Signer.open(countersign_key) if countersign_key is not None else None
     store = open_store(database)
     try:
         with ExitStack() as stack:
             live = stack.enter_context(_live(gpu, interval, no_gpu=no_gpu))
             watched = {0: "", 1: ", watching one GPU"}.get(len(live), f", watching {len(live)} GPUs")
-            make = partial(make_app, store, live=live, plans=_plans(plans), worth=worth)
+            make = partial(make_app, store, live=live, plans=_plans(plans), worth=worth, signer=signer)
+            if signer is not None:
+                say(ctx, f"countersigning with {signer.key.public}")
             # Bound last: whoever connects is answered at once, and does not wait for a driver that is slow to start.
             if socket is not None:
                 listening = stack.enter_context(listen.bound_at(socket.absolute(), 0o600))

@@ -77,6 +77,8 @@ def why(result: TuneResult) -> list[str]:
     if result.proves:
         check = f"verify {result.report or result.run}' recomputes it"
         tell = f"history {result.run}' tells it"  # nothing is claimed that could be verified
+        if result.claim.held and (seal := result.story.seal):
+            lines.append(f"seal {seal}: note it down where this user cannot write, or have it countersigned")
         lines.append(f"run {result.run}; 'joulewise {check if result.claim.held else tell}")
     return [line for line in lines if line]
 
@@ -132,7 +134,7 @@ def _line(chapter: Stretch) -> str:
 def as_json(result: TuneResult) -> dict[str, Any]:
     """``run`` · ``headline`` · ``claim`` · ``held`` (knob → value, null if nothing) · ``untuned`` (null, or why) ·
     ``advice`` (null, or ``setting`` and what is expected) · ``worth`` (null without prices) · ``changes`` · ``notes`` ·
-    ``kept`` (whether ``verify`` can find it) · ``report``."""
+    ``kept`` (whether ``verify`` can find it) · ``report`` · ``seal`` (null, or the seal of its journal)."""
     advice, held = result.advice, result.story.held()
     found = worth.worth(result.claim, result.story.facts) if advice is None else None
     untuned = result.untuned
@@ -151,6 +153,7 @@ def as_json(result: TuneResult) -> dict[str, Any]:
         "notes": list(result.notes),
         "kept": result.kept,
         "report": result.report,
+        "seal": result.story.seal,
     }
 
 

@@ -37,6 +37,7 @@ from joulewise.store.unsent import Learnt
 if TYPE_CHECKING:
     from joulewise.cli.tuned import TuneResult
     from joulewise.report.meter import Meter
+    from joulewise.store.pace import Step
     from joulewise.tune.online import Online
     from joulewise.tune.status import Status, Summary
 
@@ -141,6 +142,10 @@ class Tuning:
     def status(self) -> Status | None:
         """How it stands; None while the tuner has not begun."""
         return self._online.status() if self._online is not None else None
+
+    def fetch_steps(self) -> list[Step]:
+        """The steps of the command that have ended since the last call, for a record of its pace."""
+        return self._online.ruler.log.fetch_steps() if self._online is not None else []
 
     @property
     def waiting(self) -> str:

@@ -1,9 +1,10 @@
 """``joulewise verify``: recompute what a report claims from the journal of its run, and say what does not fit.
 
-It believes the journal's blocks and nothing else: neither the numbers of the report nor those that the run itself
-wrote down. Baseline windows are drawn again from the seed that was journalled before the first of them, and the whole
-page is written again from the journal and compared, letter by letter. The curve of power between blocks, and what the
-tuner expected, are not in the journal: of these, and of a carbon factor, only that the page shows what it carries.
+The claim is recomputed from the journal's blocks alone, neither from the numbers of the report nor from those that the
+run itself wrote down. Baseline windows are drawn again from the seed that was journalled before the first of them, and
+the whole page is written again from the journal and compared, letter by letter. The curve of power between blocks, and
+what the tuner expected, are not in the journal: of these, and of a carbon factor, only that the page shows what it
+carries. How far the blocks themselves can be believed is ``cli.standing``'s: readings, and countersignatures.
 """
 
 from __future__ import annotations
@@ -18,29 +19,39 @@ import typer
 
 from joulewise.cli import FAILED
 from joulewise.cli.past_store import StoreFlag, opened_store
+from joulewise.cli.standing import label_lines, standing
 from joulewise.core import input_files
 from joulewise.core.errors import BadSpec
 from joulewise.core.event import Began, Event
 
 if TYPE_CHECKING:
     from joulewise.report.story import Story
+    from joulewise.store.store import Store
 
 
 def verify(
     report: Annotated[str, typer.Argument(metavar="REPORT", help="A report (HTML), or a run as 'history' names it.")],
+    key: Annotated[
+        list[str] | None,
+        typer.Option("--key", metavar="KEY|FILE", help="A public key that you trust, or a file of them: 'KEY NAME'."),
+    ] = None,
     database: StoreFlag = None,
     as_json: Annotated[bool, typer.Option("--json", help="The answer as one JSON object.")] = False,
 ) -> None:
     """Recompute a report's saving from the journal of its run.
 
       joulewise verify out/report.html
-      joulewise verify 20260314-101500-3f2a
+      joulewise verify 20260314-101500-3f2a --key watcher.pub
 
-    Exit code: 0 if the journal bears it out; 1 with every discrepancy if it
-    does not; 2 if there is no such report or journal.
+    Says how far it could be checked: recomputed from blocks, checked against
+    readings, or countersigned by a key that you trust. Exit code: 0 if the
+    journal bears the report out; 1 with every discrepancy if it does not, or
+    if --key is given and no such key has signed; 2 if there is no such report.
     """
     from joulewise.store import views
+    from joulewise.store.countersignature import trusted_keys
 
+    trusted = trusted_keys(key or [])
     page = _read(Path(report)) if Path(report).suffix.lower() in (".html", ".htm") or Path(report).is_file() else None
     store = opened_store(database)
     told = _carried(page, report) if page is not None else None
@@ -55,13 +66,31 @@ def verify(
         raise BadSpec(f"run {name} has no events in {store.name}; there is nothing to verify")
     if any(isinstance(event, Began) and event.facts.get("tuned") is False for event in events):
         raise BadSpec(f"run {name} was not tuned: nothing is claimed, so there is nothing to verify")
-    run = views.one(store.tables, name)
-    found = check(events, told, page, None if run is None else run.measured)
+    found = examined(store, name, events, told, page, trusted)
     if as_json:
         print(json.dumps({"run": name, **found}, allow_nan=False))
     else:
         _say(name, found)
     raise typer.Exit(FAILED if found["problems"] else 0)
+
+
+def examined(
+    store: Store,
+    name: str,
+    events: list[Event],
+    told: dict[str, Any] | None = None,
+    page: str | None = None,
+    trusted: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """All that ``verify`` says of a run: ``check``, and how far the blocks themselves could be checked (``standing``).
+    ``label`` is null where there is a problem. ``trusted``: public key → name."""
+    from joulewise.store import views
+
+    run = views.one(store.tables, name)
+    found = check(events, told, page, None if run is None else run.measured)
+    more = standing(store, name, events, trusted or {})
+    problems = [*found["problems"], *more["problems"]]
+    return {**found, **more, "problems": problems, "label": None if problems else more["label"]}
 
 
 def check(
@@ -144,7 +173,7 @@ def _other_parts(page: str, told: dict[str, Any], story: Story) -> list[str]:
         beside = Beside.from_json(told["beside"]) if "beside" in told else None
     except ValueError as error:
         return [f"the report is damaged: {error}"]
-    again = drawn(story, beyond, beside=beside).encode("utf-8", "replace").decode()
+    again = drawn(story, beyond, beside=beside, sealed=bool(told.get("sealed"))).encode("utf-8", "replace").decode()
     if page == again:
         return []
     if told.get("version") != joulewise.__version__:
@@ -210,6 +239,8 @@ def _say(name: str, found: dict[str, Any]) -> None:
             lie = f"{lie}, and {drawn}, count" if windows else f"{drawn} count{'s' * (pairs == 1)}"
         what = "" if found["held"] else "; nothing was held, so no saving is claimed"
         print("verified: recomputed from the journal" + (f"; {lie}" if lie else "") + what)
+        for line in label_lines(found):
+            print(line)
         return
     print(f"NOT verified: {len(problems)} discrepanc{'ies' if len(problems) > 1 else 'y'}")
     for problem in problems:

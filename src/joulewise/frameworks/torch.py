@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from joulewise.report.meter import Meter
     from joulewise.store.journal import Journal
     from joulewise.store.memory import Memory
+    from joulewise.store.pace import Step
     from joulewise.store.store import Store
     from joulewise.store.unsent import Learnt
     from joulewise.tune.online import Online
@@ -137,6 +138,7 @@ def tuning(
             kept = _Record.of(stack, found, wanted, dry_run, seed, journal, memory, fingerprint)
             holder = _Holder(found.gpus)
             feed, online = _online(found, holder.take, wanted, dry_run, kept)
+            kept.online = online
         except JoulewiseError as error:
             _log.warning("not tuned: %s", error)
             yield Job(f"not tuned: {error}")
@@ -192,6 +194,8 @@ class _Record:
         self.memory: Memory | None = None
         self.learnt: list[Learnt] = []
         """What the tuner has learnt, to be kept at the end."""
+        self.online: Online | None = None
+        """The tuner, once there is one: it knows the steps."""
         self._clock = meter.gpus[0].time
         self._keeping: Keeping | None = None
         from joulewise.store.journal import MemoryJournal
@@ -259,6 +263,10 @@ class _Record:
         began = Began(self._clock.now_s(), "", {**self.facts, "tuned": False})
         self._keeping = keeping.of_run(store, found, self.meter, began, self, self.meter.keep_up)
         return None
+
+    def fetch_steps(self) -> list[Step]:
+        """The steps that have ended since the last call."""
+        return self.online.ruler.log.fetch_steps() if self.online is not None else []
 
     def begin(self) -> None:
         """The loop begins."""

@@ -48,6 +48,7 @@ _FEW = 8  # steps that say too little about what is usual
 _USUAL = 101  # steps that the usual length is the median of
 _ASKED_EVERY = 16  # steps between two medians, which cost more than a step is worth
 _ASLEEP = "asleep"
+_TOLD_MOST = 100_000  # step ends that wait for whoever keeps them: hours of most jobs
 _WHOLE = ("", "stall", "phase change")  # what a job's time goes into, pauses and our own switches aside
 _TOUCHED = 0.01
 """A switch that overlaps less than this share of a step spoils it by under 0.1 % (clocks differ by some 10 %)."""
@@ -160,6 +161,8 @@ class StepLog:
         """Whether a hook has said that it is there, steps or not."""
         self.ended = False
         """Whether the leading rank has said good-bye and nothing since."""
+        self._told: deque[tuple[float, float, str, float]] = deque(maxlen=_TOLD_MOST)
+        self._work_done = 0.0
         self._lead: tuple[int, int] | None = None  # rank and pid
         self._others = 0  # steps of others since the lead's last
         self._said = ""
@@ -187,6 +190,11 @@ class StepLog:
     def last_s(self) -> float | None:
         """When the last step ended."""
         return self._last_end_s
+
+    def fetch_steps(self) -> list[tuple[float, float, str, float]]:
+        """The steps that have ended since the last call, clean or not, as (start, end, phase, work of all steps so
+        far), for whoever keeps a record of the pace. For one other thread; the oldest are dropped if nobody calls."""
+        return [self._told.popleft() for _ in range(len(self._told))]
 
     def usual_s(self, phase: str) -> float | None:
         """The usual seconds a unit of work in a phase; None until it has warmed up."""
@@ -330,6 +338,8 @@ class StepLog:
             self._resume(end_s)
         if start_s is None or end_s <= start_s:
             return
+        self._work_done += work
+        self._told.append((start_s, end_s, self.phase, self._work_done))
         step = Step(start_s, end_s, work, self.phase)
         step.dirt = self._dirt(step) if clean else "pause"
         step.slow = step.dirt in ("", "stall") and self._usual_of(step).slow

@@ -33,6 +33,7 @@ from joulewise.store.database import Database
 from joulewise.store.journal import Journal
 from joulewise.store.kept import KeptJournal
 from joulewise.store.memory import Memory
+from joulewise.store.pace import PaceRecord, Step, pace_stream
 from joulewise.store.readings import Sample
 from joulewise.store.store import Store
 from joulewise.store.thinned import Thinned
@@ -94,6 +95,10 @@ class Tuned(Protocol):
     @property
     def learnt(self) -> Sequence[Learnt]:
         """What it has learnt, to be kept at the end of the run."""
+        ...
+
+    def fetch_steps(self) -> Sequence[Step]:
+        """The steps of the job that have ended since the last call, for a record of its pace."""
         ...
 
 
@@ -161,6 +166,7 @@ def of_run(
         lambda: tuning.journalled,
         journal=journal,
         learnt=tuning.learnt,
+        steps=tuning.fetch_steps,
         keep_up=keep_up,
     )
 
@@ -288,9 +294,10 @@ def save(store: Store, unsent: Unsent) -> str:
 class Keeping:
     """Keeps one run in ``store``. ``begin`` when the command has started, ``end`` when it is measured; neither raises.
 
-    ``tuned`` gives the name of the tuner's journal, None as long as there is none; a run that never gets one is kept as
-    one that was not tuned, with ``began`` as its first event. ``journal`` gives that journal, ``learnt`` holds at the
-    end what the tuner has learnt (the arguments of ``Memory.keep``).
+    ``tuned`` gives the name of the tuner's journal, None as long as there is none; a run that never gets one is kept
+    as one that was not tuned, with ``began`` as its first event. ``journal`` gives that journal, ``learnt`` holds at
+    the end what the tuner has learnt (the arguments of ``Memory.keep``), ``steps`` gives the steps of the job that
+    have ended since it was called last: when each ended is kept beside the readings.
     """
 
     def __init__(
@@ -303,11 +310,17 @@ class Keeping:
         *,
         journal: Callable[[], BackgroundJournal | None] = lambda: None,
         learnt: Sequence[Learnt] = (),
+        steps: Callable[[], Sequence[Step]] | None = None,
         keep_up: Callable[[], object] | None = None,
     ) -> None:
         self._store, self._uuids, self._thinned, self._began, self._tuned = store, tuple(uuids), thinned, began, tuned
         self._tuners_journal, self._learnt, self._keep_up = journal, learnt, keep_up
         self._readings = store.readings()
+        self._steps = steps
+        self._pace = PaceRecord()
+        self._pace_events: list[Event] = []
+        """All of this run, in order: two or three bytes a step."""
+        self._pace_journal: Journal | None = None
         self._stream = ""
         self._journal: Journal | None = None
         self._appended: Began | None = None
@@ -368,6 +381,9 @@ class Keeping:
         else:
             events[self.name] = journal.unwritten()
             events[measured_stream(self.name)] = (0, [self._finished])
+            if not journal.continued:  # else nobody knows where in its stream the pace goes on
+                self._next_pace(self.name, last=True)
+                events[pace_stream(self.name)] = (0, list(self._pace_events))
         with self._lock:
             samples = {
                 uuid: [*self._writing.get(place, ()), *self._thinned.fetch(place)]
@@ -410,11 +426,30 @@ class Keeping:
                 return  # the others would wait for the same disk or server; all are tried again later
             self._writing.pop(place)
         self._trouble = None
+        self._write_pace(name)
+
+    def _write_pace(self, name: str, *, last: bool = False) -> None:
+        """Keep the steps that have ended. Their journal holds in memory what cannot be written now."""
+        event = self._next_pace(name, last=last)
+        if event is not None:
+            self._pace_journal = self._pace_journal or self._store.journal(pace_stream(name))
+            self._pace_journal.append(event)
+
+    def _next_pace(self, name: str, *, last: bool) -> Event | None:
+        """The record of the steps that have ended since the last one; None where there is none."""
+        if self._steps is None:
+            return None
+        with self._lock:
+            event = self._pace.event(self._steps(), name, last=last)
+            if event is not None:
+                self._pace_events.append(event)
+        return event
 
     def _finish(self) -> None:
         assert self._finished is not None
         tuned = self._tuned() if self._tuned is not None else None
         if tuned is not None:
+            self._write_pace(tuned, last=True)
             self._append(measured_stream(tuned), self._finished)
         else:
             if self._tuned is not None:  # it was to be tuned, and never was

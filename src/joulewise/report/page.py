@@ -37,8 +37,10 @@ def page(
     title: str | None = None,
     kept: bool = True,
     beside: Beside | None = None,
+    sealed: bool = True,
 ) -> str:
     """The whole file. ``kept``: whether the journal can be found again. ``beside``: None leaves its sections out.
+    ``sealed``: whether it shows the journal's seal; pages of earlier versions do not, and are drawn again without.
 
     ``title`` is for a run without anything to prove, such as a dry run: it stands in place of the claim.
     """
@@ -58,9 +60,9 @@ def page(
         frame.section("What it is worth", _worth(story, claim) if proves else ""),
         frame.section("Carbon", spent.carbon(claim, beside) if beside is not None else ""),
         frame.section("How it was measured", spent.method(story.facts, claim, beside) if beside is not None else ""),
-        frame.section("How to verify", _verify(story, proves=proves, kept=kept)),
+        frame.section("How to verify", _verify(story, proves=proves, kept=kept, sealed=sealed)),
     ]
-    facts = _carried(story, claim, beyond, beside, proves=proves, kept=kept)
+    facts = _carried(story, claim, beyond, beside, proves=proves, kept=kept, sealed=sealed)
     script = f'<script type="application/json" id="joulewise">{facts}</script>\n'
     return frame.page(title, sections, after=script)
 
@@ -88,13 +90,16 @@ def carried(html: str) -> dict[str, Any]:
     return facts
 
 
-def _carried(story: Story, claim: Claim, beyond: Beyond, beside: Beside | None, *, proves: bool, kept: bool) -> str:
+def _carried(
+    story: Story, claim: Claim, beyond: Beyond, beside: Beside | None, *, proves: bool, kept: bool, sealed: bool
+) -> str:
     facts: dict[str, Any] = {
         "format": FORMAT,
         "version": VERSION,
         "run": story.run,
         "proves": proves,
         "kept": kept,
+        **({"sealed": True} if sealed else {}),
         "digest": story.digest(),
         "events": len(story.events),
         "claim": claim.to_json(),
@@ -195,7 +200,7 @@ def _worth(story: Story, claim: Claim) -> str:
     return f"<ul>{''.join(f'<li>{frame.text(each)}</li>' for each in worth.lines(found))}</ul>"
 
 
-def _verify(story: Story, *, proves: bool, kept: bool) -> str:
+def _verify(story: Story, *, proves: bool, kept: bool, sealed: bool) -> str:
     if not proves:
         tuned = story.facts.get("tuned") is not False  # else a user may have set something by hand
         return (
@@ -204,8 +209,16 @@ def _verify(story: Story, *, proves: bool, kept: bool) -> str:
     if not kept:
         return "<p>The journal of this run could not be kept, so nobody can verify this page.</p>"
     seed = story.facts.get("seed")
+    seal = (
+        ""
+        if not sealed or story.seal is None
+        else (
+            f"<p>The journal’s seal is <code>{escape(story.seal)}</code>. Note it down where whoever tunes cannot "
+            "write: a journal that is rewritten later has another one.</p>"
+        )
+    )
     return (
         f"<p>Run <code>{escape(story.run)}</code>. <code>joulewise verify THIS-FILE</code> draws this page again from "
         "the run’s journal and compares every letter, and checks that the baseline windows lie where a seed that was "
-        f"written down before the first of them{escape(f' ({seed})') if seed is not None else ''} drew them.</p>"
+        f"written down before the first of them{escape(f' ({seed})') if seed is not None else ''} drew them.</p>{seal}"
     )

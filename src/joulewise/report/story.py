@@ -14,6 +14,7 @@ from typing import Any
 from joulewise.core.block import Block, Role
 from joulewise.core.event import Began, Decided, Event, Finished, Proven, Seen, Shifted, to_json
 from joulewise.core.knob import DEFAULT, Setting
+from joulewise.tune.seal import seal_words
 
 WINDOWS = (Role.REFERENCE, Role.PROOF)
 """Baseline blocks that are there to be compared with what is around them."""
@@ -113,6 +114,11 @@ class Story:
     def digest(self) -> str:
         """A hash of every event, in order: the same journal gives the same, an edited one does not."""
         return hashlib.sha256("\n".join(map(to_json, self.events)).encode()).hexdigest()
+
+    @property
+    def seal(self) -> str | None:
+        """The seal of the journal as people note it down; None where it has none."""
+        return seal_words(self.finished.facts.get("seal")) if self.finished is not None else None
 
     def held(self) -> Setting | None:
         """The setting that was held last; None if none ever was."""

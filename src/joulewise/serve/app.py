@@ -18,6 +18,7 @@ from pydantic import BaseModel
 
 from joulewise.core.errors import NotKept
 from joulewise.serve import described, metrics, problems
+from joulewise.serve.countersigning import Signer, countersigning_router
 from joulewise.serve.face import Face, Worth
 from joulewise.serve.face_clusters import add_clusters
 from joulewise.serve.face_events import add_events
@@ -63,10 +64,12 @@ def make_app(
     plans: Path | None = None,
     worth: Worth | None = None,
     link: Link | None = None,
+    signer: Signer | None = None,
 ) -> FastAPI:
     """The app. Nothing is read before it is served. ``live``: the GPUs to show, None for none;
     ``plans``: the folder of plans; ``worth``: what a kilowatt hour costs and emits; ``link``: that
-    opens the dashboard once, None for none. ``app.state.closing()`` ends all
+    opens the dashboard once, None for none; ``signer``: countersigns runs, None where nobody is signed for.
+    ``app.state.closing()`` ends all
     streams of events, for a server that is about to end."""
     face = Face(store, live=live, plans=plans, worth=worth)
     app = described.made_app("joulewise", _ABOUT, lifespan=_lifespan(face))
@@ -79,6 +82,8 @@ def make_app(
     app.include_router(_health(store))
     app.include_router(series_router(face.desks, guard))
     app.include_router(_face_router(face, hub, guard))
+    if signer is not None:
+        app.include_router(countersigning_router(signer, guard))
     label = metrics.store_label(face.store.name, face.live.node)
     app.include_router(metrics.metrics_router(metrics.of_server(face.live, face.summaries, label), guard))
     if link is not None:

@@ -198,6 +198,8 @@ def _server(app: Any, grace_s: int) -> Any:
         backlog=ACCEPTED_AT_ONCE,
         log_level="warning",
         access_log=False,
+        # uvicorn believes X-Forwarded-For from this machine: any user here could call themselves by any address.
+        proxy_headers=False,
         lifespan="auto",
         timeout_graceful_shutdown=grace_s,
     )

@@ -77,6 +77,7 @@ class BackgroundJournal:
         self.stream = journal.stream
         self._journal, self._wait_s = journal, wait_s
         self._events = list(past)
+        self._past = len(past)
         self._handed = self._written = len(self._events)
         """How many events the other journal has taken, and how many of them are in the store."""
         self._behind = False
@@ -85,6 +86,11 @@ class BackgroundJournal:
         self._ended = False
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
+
+    @property
+    def continued(self) -> bool:
+        """Whether the stream held events before."""
+        return self._past > 0
 
     @property
     def trouble(self) -> str | None:

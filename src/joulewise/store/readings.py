@@ -168,6 +168,13 @@ class Readings:
             bins.add(begun_s, columns, least, most)
         return bins.curve(damaged)
 
+    def samples(self, stream: str, gpu_uuid: str) -> Iterator[Sample]:
+        """All that is kept of a GPU as it was written, in order of time. BadSpec for a block that is damaged: whoever
+        checks a claim against readings must not pass over some. NotKept when the database cannot be read."""
+        span = {"stream": stream, "gpu_uuid": gpu_uuid, "from_s": -1e300, "to_s": 1e300, "number": 0}
+        for begun_s, data in self._blocks("detail", span):
+            yield from _samples(begun_s, data)
+
     def gpus(self, stream: str) -> list[str]:
         """The UUIDs of the GPUs of which there are readings, in order."""
         query = "SELECT DISTINCT gpu_uuid FROM readings WHERE stream = :stream"
@@ -199,9 +206,7 @@ class Readings:
         rows = self._tables.select(_LAST, {"stream": stream, "gpu_uuid": gpu_uuid})
         for number, first_s, samples, data in rows:
             try:
-                columns = unpacked(bytes(data), _DETAIL)
-                times = [first_s + (offset or 0.0) for offset in columns.pop("time_s")]
-                kept = [Sample(at_s, *values) for at_s, *values in zip(times, *columns.values(), strict=True)]
+                kept = _samples(first_s, bytes(data))
             except BadSpec:
                 return _Block(number + 1, 0, [])
             return _Block(number, samples, kept)
@@ -233,6 +238,13 @@ class _Block:
     known: int
     """How many samples its row has in the database; 0: there is no row."""
     rows: list[Sample]
+
+
+def _samples(first_s: float, detail: bytes) -> list[Sample]:
+    """The samples of a block that begins at ``first_s``."""
+    columns = unpacked(detail, _DETAIL)
+    times = [first_s + (offset or 0.0) for offset in columns.pop("time_s")]
+    return [Sample(at_s, *values) for at_s, *values in zip(times, *columns.values(), strict=True)]
 
 
 def _filled(last: _Block | None, rows: Iterable[Sample]) -> Iterator[_Block]:

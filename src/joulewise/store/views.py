@@ -15,6 +15,7 @@ from typing import Any
 
 from joulewise.core.errors import BadSpec
 from joulewise.core.event import Began, Event, Finished, Proven, from_json
+from joulewise.store.pace import pace_stream
 from joulewise.store.tables import Tables
 
 _MEASURED = "measured/"
@@ -65,6 +66,11 @@ def measured_stream(run: str) -> str:
     return f"{_MEASURED}{run}"
 
 
+def countersigned_stream(run: str) -> str:
+    """The stream of what others have signed of a run (``store.countersignature``)."""
+    return f"countersigned/{run}"
+
+
 def runs(tables: Tables, *, most: int | None = None) -> list[Run]:
     """Every run that has begun, the latest first, at most ``most``. NotKept when the database cannot be read."""
     limit = {"most": _ALL if most is None else most}
@@ -102,7 +108,8 @@ def forget(tables: Tables, run: str) -> int:
     # The journal last: whatever stops us before, the run is still there to be forgotten.
     for table in ("snapshots", "readings", "summaries"):
         tables.change(f"DELETE FROM {table} WHERE stream = :stream", {"stream": run})
-    tables.change("DELETE FROM events WHERE stream = :stream", {"stream": measured_stream(run)})
+    for stream in (measured_stream(run), pace_stream(run), countersigned_stream(run)):
+        tables.change("DELETE FROM events WHERE stream = :stream", {"stream": stream})
     return tables.change("DELETE FROM events WHERE stream = :stream", {"stream": run})
 
 

@@ -32,3 +32,10 @@ class Seal:
     def facts(self) -> dict[str, Any]:
         """As the journal's last event holds it."""
         return {"events": self._events, "sha256": self._hash.hexdigest()}
+
+
+def seal_words(seal: object) -> str | None:
+    """A seal, ``Seal.facts``, as people note it down; None where there is none."""
+    if not isinstance(seal, dict) or not isinstance(seal.get("sha256"), str):
+        return None
+    return f"sha256:{seal['sha256']} of {seal.get('events')} events"
