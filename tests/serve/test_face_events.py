@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import signal
 import threading
 import tracemalloc
 from collections.abc import Iterable, Iterator
@@ -435,6 +434,6 @@ def test_a_real_server_tells_what_another_process_writes_and_ends_with_streams_o
     finally:
         said = server.end()
     assert over.wait(10.0)
-    assert server.process.returncode == -signal.SIGTERM
+    assert server.process.returncode == 0  # in order: what it left for its clients is gone
     assert "timeout graceful shutdown exceeded" not in said
     assert "Traceback" not in said

@@ -155,3 +155,23 @@ def test_a_command_that_failed_is_not_called_finished(tab, empty, tmp_path, virt
     looking = tab(empty.url)
     looking.go("#/")
     assert looking.text("main tbody .chip") == "exit code 3"
+
+
+def test_the_link_that_the_server_prints_opens_the_dashboard_once(browser, tmp_path):
+    serving = Serving(str(tmp_path / "x.db"), tmp_path, "--no-gpu", trusting=False)
+    first, second = Tab(browser, serving.url), Tab(browser, serving.url)
+    try:
+        first.page.goto(serving.link)
+        first.sees("Nothing was measured yet")
+        first.page.wait_for_selector("#live[data-state=live]")
+        assert "once=" not in first.page.url
+        assert first.page.evaluate("document.cookie") == ""
+        first.page.reload()
+        first.sees("Nothing was measured yet")
+        second.page.goto(serving.link)
+        second.page.wait_for_selector("dialog[open]")
+        second.sees("each works once", "dialog[open]")
+    finally:
+        first.close()
+        second.close()
+        serving.end()
