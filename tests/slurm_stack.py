@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -12,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,67 @@ def stack_or_skip(**how: Any) -> Iterator[SlurmStack]:
         except MissingPart as missing:
             pytest.skip(str(missing))
         yield stack
+
+
+@dataclass(frozen=True)
+class User:
+    """An ordinary user of this machine, for as long as ``ordinary_users`` lasts. ``folder`` is the own one."""
+
+    name: str
+    uid: int
+    folder: Path
+
+    def run(self, stack: SlurmStack, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+        """Any command as this user, in the own folder, with the site's Slurm; whatever comes of it."""
+        return subprocess.run(
+            [sys.executable, "-m", "tests.cli.as_someone", str(self.uid), *words],
+            env={
+                **stack.environment,
+                "HOME": str(self.folder),
+                "JOULEWISE_HOME": str(self.folder / "home"),
+                "PYTHONPATH": str(Path(__file__).parents[1]),
+                **environ,
+            },
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+
+    def cluster(self, stack: SlurmStack, *words: str) -> subprocess.CompletedProcess[str]:
+        """``joulewise cluster WORDS`` as this user."""
+        return self.run(stack, sys.executable, "-m", "joulewise", "cluster", *words)
+
+
+@contextmanager
+def ordinary_users(stack: SlurmStack, *names: str) -> Iterator[tuple[User, ...]]:
+    """Users with uids and home folders, and an account of Slurm's of their own name where there is accounting.
+
+    They can reach the site: its folder is open to be passed through while they are there."""
+    made: list[User] = []
+    manages = [*shlex.split("sacctmgr --immediate --quiet add")]
+    stack.folder.chmod(0o711)
+    try:
+        for number, name in enumerate(names):
+            # The machine's own list of users: a name and a uid that no other run of these tests has.
+            uid = 200_000 + (os.getpid() * 8 + number) % 1_000_000
+            user = User(f"jw{os.getpid()}{name}", uid, stack.folder / f"of-{name}")
+            add = ["useradd", "--no-create-home", "--no-log-init", "--user-group", "--uid", str(uid), user.name]
+            subprocess.run(add, check=True, capture_output=True, timeout=30)
+            made.append(user)
+            user.folder.mkdir()
+            os.chown(user.folder, uid, uid)
+            if stack.site.layout.accounting_port is not None:
+                for more in (("account", f"of-{name}"), ("user", user.name, f"account=of-{name}")):
+                    subprocess.run(
+                        [*manages, *more], env=stack.environment, check=True, capture_output=True, timeout=60
+                    )
+        yield tuple(made)
+    finally:
+        for user in made:
+            # By force: their last jobs may still be on their way out.
+            subprocess.run(["userdel", "--force", user.name], check=False, capture_output=True, timeout=30)
 
 
 def train(

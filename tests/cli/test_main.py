@@ -107,7 +107,8 @@ FLAGS = {
     "cluster up": {"--engine", "--partition", "--gpu", "--host-watts", "--power-off", "--no-power-off", "--warm"}
     | {"--policy", "--grace", "--round", "--start", "--restart"}
     | {"--power-cap", "--energy-budget", "--tariff", "--cap-file", "--cap-safe", "--database"}
-    | {"--socket", "--operators-group", "--host", "--port", "--token-file", "--gpus-per-node", "--speed", "--seed"},
+    | {"--socket", "--operators-group", "--host", "--port", "--token-file", "--gpus-per-node", "--speed", "--seed"}
+    | {"--site"},
     "cluster submit": {"--name", "--gpus", "--checkpoint", "--least", "--most", "--steps", "--frontier", "--workload"}
     | {"--batch", "--deadline", "--weight", "--limit", "--engine", "--partition", "--json"}
     | LIVE,

@@ -190,6 +190,15 @@ def test_a_node_s_token_does_not_report_for_another_node(steering, desk):
     assert api("POST", f"{AT}/nodes/n1", plain(REPORT), headers=bearing).status_code == 200
 
 
+def test_a_job_is_whose_token_handed_it_in_whatever_its_order_says(steering, desk):
+    secret, token = tokens.make(Scope.WRITE, "ci")
+    api = Api(make_cluster_app(steering, desk, Guard([token])))
+    order = {"name": "night-7", "command": ["true"], "gpus": 1, "tenant": "alice"}
+    assert api("POST", f"{AT}/jobs", order, headers={"Authorization": f"Bearer {secret}"}).status_code == 201
+    [(_, handed_in)] = steering.said
+    assert handed_in.user == "token ci"
+
+
 def test_without_tokens_nothing_is_served_over_tcp_this_machine_s_users_neither(steering, desk):
     api = Api(make_cluster_app(steering, desk, Guard(users=True)))
     problem(api("POST", f"{AT}/nodes/n1", plain(REPORT)), 401)

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from joulewise.cli.cluster_gpus import BOOT_S, HOST_W, OFF_W, racks
 from joulewise.cli.cluster_jobs import OnSeveralKinds
 from joulewise.cluster.agents import AgentDesk
 from joulewise.cluster.belief import Fabric
-from joulewise.cluster.brought import belief_of
+from joulewise.cluster.brought import belief_of, plain_belief_of
 from joulewise.cluster.engine import Engine, NodeSeen, Order
 from joulewise.cluster.life import Belief
 from joulewise.cluster.progress import Progress
@@ -69,18 +69,39 @@ class Plant:
         return sum(there.get(node.kind, 0.0) for node in self.engine.nodes() if node.state != "down")
 
     def believe(self) -> Callable[[Order], Belief]:
-        """What is thought of a job when it comes; jobs of one kind of nodes learn from each other."""
-        fabrics = {
+        """What is thought of a job when it comes; a user's jobs on one kind of nodes learn from each other. Not from
+        other users' jobs: what they tell of their progress is their word (``fairness``)."""
+        fabrics: dict[str, dict[str, tuple[Fabric, int]]] = {}
+
+        def believed(order: Order) -> Belief:
+            own = fabrics.get(order.user)
+            if own is None:
+                own = fabrics[order.user] = self._fabrics()
+            return _on_each(order, own, belief_of)
+
+        return believed
+
+    def believe_plain(self) -> Callable[[Order], Belief]:
+        """What is thought of any job that asks for as many GPUs, by which users' shares are decided."""
+        fabrics = self._fabrics()
+        return lambda order: _on_each(order, fabrics, plain_belief_of)
+
+    def _fabrics(self) -> dict[str, tuple[Fabric, int]]:
+        return {
             kind.name: (Fabric(self.models[kind.name], kind.gpus_per_node, kind=kind.name), kind.gpus)
             for kind in self.kinds
         }
 
-        def believed(order: Order) -> Belief:
-            fits = {name: each for name, each in fabrics.items() if order.gpus <= each[1]} or fabrics
-            beliefs = {name: belief_of(order, fabric, gpus_there=gpus) for name, (fabric, gpus) in fits.items()}
-            return next(iter(beliefs.values())) if len(beliefs) == 1 else OnSeveralKinds(beliefs)
 
-        return believed
+class _Believes(Protocol):
+    def __call__(self, order: Order, fabric: Fabric, /, *, gpus_there: int) -> Belief: ...
+
+
+def _on_each(order: Order, fabrics: Mapping[str, tuple[Fabric, int]], believe: _Believes) -> Belief:
+    """A belief of the kinds that a job fits on."""
+    fits = {name: each for name, each in fabrics.items() if order.gpus <= each[1]} or fabrics
+    beliefs = {name: believe(order, fabric, gpus_there=gpus) for name, (fabric, gpus) in fits.items()}
+    return next(iter(beliefs.values())) if len(beliefs) == 1 else OnSeveralKinds(beliefs)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import os
 import shutil
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,8 +21,9 @@ from joulewise.cli import say
 from joulewise.cli.cluster_live import AsJson, Server, Token, scheduler
 from joulewise.cli.one_thread import load_numpy
 from joulewise.cli.recur_terms import seconds
-from joulewise.cluster import orders
+from joulewise.cluster import fairness, orders
 from joulewise.cluster.engine import Order
+from joulewise.cluster.engines.slurm_view import user_name
 from joulewise.core.errors import BadSpec
 
 _ELASTIC, _KNOWN, _WHERE = "If it can be stopped and go on", "What is known of it", "Where to"
@@ -55,7 +57,8 @@ def submit(
         ),
     ] = None,
     workload: Annotated[
-        str, typer.Option(metavar="WORD", help="Jobs with the same one learn from each other.", rich_help_panel=_KNOWN)
+        str,
+        typer.Option(metavar="WORD", help="Your jobs with the same one learn alike.", rich_help_panel=_KNOWN),
     ] = "",
     batch: Annotated[
         int | None, typer.Option(metavar="SIZE", min=1, help="Its global batch size.", rich_help_panel=_KNOWN)
@@ -63,7 +66,10 @@ def submit(
     deadline: Annotated[
         str | None, typer.Option(metavar="6h", help="When it should be done, from now.", rich_help_panel=_KNOWN)
     ] = None,
-    weight: Annotated[float, typer.Option(metavar="1.0", help="What its time counts.", rich_help_panel=_KNOWN)] = 1.0,
+    weight: Annotated[
+        float,
+        typer.Option(metavar="1.0", help="What its time counts; 1 at most by default.", rich_help_panel=_KNOWN),
+    ] = 1.0,
     limit: Annotated[
         str | None, typer.Option(metavar="2d", help="It is ended after so long a run.", rich_help_panel=_KNOWN)
     ] = None,
@@ -116,6 +122,8 @@ def submit(
         id_ = client.submit(order).id
         where = f"the scheduler at {client.url} has it as {id_}"
     typer.echo(json.dumps({"job": name, "id": id_, "engine": "slurm" if on_slurm else "sim"}) if as_json else id_)
+    if weight > 1:
+        say(ctx, _weighs(weight, name, on_slurm=on_slurm))
     say(ctx, f"{where}; 'joulewise cluster explain {name}' says how it fares")
 
 
@@ -191,6 +199,17 @@ def ordered(
 
         refuse_unfit(order)
     return order
+
+
+def _weighs(weight: float, name: str, *, on_slurm: bool) -> str:
+    """What a weight above the usual counts, as far as it can be known here: the scheduler has the last word."""
+    if on_slurm:
+        with suppress(BadSpec):
+            site = fairness.load()
+            # An account or a QOS is known to Slurm only once the job is there.
+            if not (site.accounts or site.qos) and (said := site.clipped(weight, user_name(os.geteuid()))):
+                return said
+    return f"a weight above 1 counts as far as the site allows; 'joulewise cluster explain {name}' says how far"
 
 
 def _on_slurm(engine: str | None) -> bool:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     import socket as sockets
 
     from joulewise.cli.cluster_live_setup import Plant
+    from joulewise.cluster.fairness import Weights
     from joulewise.cluster.scheduler import Scheduler
     from joulewise.cluster.scheduler_status import Status
     from joulewise.cluster.state import Costs
@@ -83,6 +84,10 @@ def up(
     ] = None,
     cap_safe: Annotated[
         str | None, typer.Option(metavar="15kW", help="While that signal is lost.", rich_help_panel=_SPENT)
+    ] = None,
+    site: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="How much users' weights count. Default: /etc/joulewise/cluster.toml."),
     ] = None,
     database: DatabaseFlag = None,
     socket: Annotated[
@@ -156,8 +161,10 @@ def up(
     restart_s = seconds("--restart", restart)
     load_numpy()
     from joulewise.cli import cluster_live_setup as setup
+    from joulewise.cluster import fairness
     from joulewise.serve import listen
 
+    weights = fairness.load(site)
     _refuse_without_server()
 
     plant: AbstractContextManager[Plant]
@@ -182,6 +189,7 @@ def up(
             tell,
             _costs(start_s, restart_s),
             round_s,
+            weights,
         )
         _begin(ctx, scheduler, cap_w, spent)
         flag = "" if socket is None else f" --server unix:{path}"
@@ -200,6 +208,7 @@ def _scheduler(
     tell: Callable[[Event], None],
     costs: Costs,
     round_s: float | None,
+    weights: Weights,
 ) -> Scheduler:
     from joulewise.cli.cluster_policies import named
     from joulewise.cluster.cap_feed import CapFeed
@@ -224,6 +233,8 @@ def _scheduler(
         most_gpu_w=there.most_gpu_w,
         journal=Overheard(there.journal, tell),
         believe=there.believe(),
+        plain=there.believe_plain(),
+        weights=weights,
         now=there.now,
         agents=there.desk,
         limits=Limits(idle_w=there.idle_w(sleeps=nodes is not None), most_w=there.most_w, feed=feed),

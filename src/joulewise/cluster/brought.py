@@ -17,7 +17,7 @@ What it is not: where such points come from (``brought_sources``), or a schedule
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -38,6 +38,7 @@ _MOST_GPUS, _MOST_POINTS = 65536, 1000
 _LEAST, _MOST = 1e-9, 1e12  # seconds, joules, values of knobs: far outside of what happens, and their ratios are finite
 _USUAL_BATCH = 32.0  # samples a GPU, where nobody says: only its changes matter, and an order has one batch
 _USUAL_S, _UNSURE = 3600.0, 1.5  # of a job whose size nobody knows: median, and spread of the logarithm
+_PLAIN = "plain"  # one memory for all plain jobs, and one tuple of ways for all that ask for as many GPUs
 _RUN_UNITS = 1000.0  # units that a run counts as while its steps are not known
 
 
@@ -157,6 +158,16 @@ def belief_of(order: Order, fabric: Fabric, *, work: float | None = None, gpus_t
     return _Bounded(own if order.gpus in found else fitted, order, gpus_there)
 
 
+def plain_belief_of(order: Order, fabric: Fabric, *, gpus_there: int = 1024) -> Belief:
+    """What is thought of any job that asks for so many GPUs, whatever else its order or its script says: the throughput
+    law, on all sizes that there are, for an hour of work on the GPUs asked for. Without any other field ``belief_of``
+    says the same on the sizes that were tried, as long as nothing was learnt. ``fabric`` is of such beliefs alone and
+    is told nothing, for what scripts tell of their progress is their users' word (``fairness``)."""
+    fabric.memory(_PLAIN, _USUAL_BATCH).largest = gpus_there
+    bare = Order(order.name, (), order.gpus, checkpoint=order.checkpoint)
+    return _fitted(bare, fabric, None, gpus_there, _PLAIN)
+
+
 class _Bounded:
     """A belief, without the ways whose numbers of GPUs its order does not allow."""
 
@@ -219,9 +230,13 @@ class _Stretched:
         ]
 
 
-def _fitted(order: Order, fabric: Fabric, work: float | None, gpus_there: int) -> FittedBelief:
+def _fitted(
+    order: Order, fabric: Fabric, work: float | None, gpus_there: int, alike: Hashable | None = None
+) -> FittedBelief:
+    """``alike``: what it is known by among jobs that learn from each other; None: its workload, or itself alone."""
     batch = float(order.batch) if order.batch else _USUAL_BATCH * order.gpus
-    fingerprint = (order.workload, order.batch) if order.workload else ("job", order.name)
+    own = (order.workload, order.batch) if order.workload else ("job", order.name)
+    fingerprint = own if alike is None else alike
 
     def made(guess: WorkGuess) -> FittedBelief:
         return FittedBelief(

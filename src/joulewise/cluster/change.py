@@ -129,6 +129,17 @@ class Change:
                 whole += way.power_w
         return whole
 
+    def gpus(self) -> dict[str, dict[str, int]]:
+        """GPUs after the change: user → kind → how many."""
+        held: dict[str, dict[str, int]] = {}
+        for job in self._snapshot.jobs:
+            what = self._moves.get(job.name)
+            way = job.way if what is None else what[1]
+            if way is not None:
+                own = held.setdefault(job.user, {})
+                own[way.kind] = own.get(way.kind, 0) + way.gpus
+        return held
+
     def moves(self) -> tuple[Move, ...]:
         """What is to be done: first all that frees, then the rest, each in the order in which it was decided."""
         done = [

@@ -64,11 +64,22 @@ class Order:
     environ: Mapping[str, str] = field(default_factory=dict)
     limit_s: float | None = None
     """The longest it may run in all; None: no limit."""
+    user: str = ""
+    """Who handed it in, and for which account and QOS: see ``GIVEN``. ``tenant`` is only a label of the user's own."""
+    account: str = ""
+    qos: str = ""
+    mark: str = ""
+    """Tells this submission from any other, also when it is handed in again under another id."""
 
     @property
     def elastic(self) -> bool:
         """Whether it can be stopped and go on with another number of GPUs."""
         return self.checkpoint is not None
+
+
+GIVEN = frozenset({"submitted_s", "user", "account", "qos", "mark"})
+"""Fields of an ``Order`` that the engine or the server fills in from its own records. What a user writes there, in a
+comment or a request, is not read: others' GPUs depend on them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,10 @@ def check(order: Order) -> None:
     for field, text, longest in (
         ("workload", order.workload, LONGEST_TEXT),
         ("tenant", order.tenant, LONGEST_TEXT),
+        ("user", order.user, LONGEST_TEXT),
+        ("account", order.account, LONGEST_TEXT),
+        ("qos", order.qos, LONGEST_TEXT),
+        ("mark", order.mark, LONGEST_TEXT),
         ("directory", order.directory, LONGEST_PATH),
     ):
         if not _is_text(text, longest):

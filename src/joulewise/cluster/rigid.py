@@ -30,7 +30,8 @@ def keep_rigid(snapshot: Snapshot, allocation: Allocation) -> Allocation:
     others = {name: way for name, way in allocation.ways.items() if name not in rigid}
     if _fits(left, others):
         return replace(allocation, ways={**rigid, **others})
-    # Those that run first, as they run where they would grow; all that runs now fits, so they do.
+    # Those that run first, as they run where they would grow. All that runs fits, where all is asked about; of some
+    # users' jobs, on what the others leave, the last ones may have to make room.
     kept: dict[str, Way] = {}
     for name, way in others.items():
         now = jobs[name].way
@@ -38,6 +39,8 @@ def keep_rigid(snapshot: Snapshot, allocation: Allocation) -> Allocation:
             kept[name] = way if way.kind == now.kind and way.gpus <= now.gpus else now
     if not _fits(left, kept):
         kept = {name: now for name in kept if (now := jobs[name].way) is not None}
+        while kept and not _fits(left, kept):
+            kept.popitem()
     for way in kept.values():
         left[way.kind] -= way.gpus
     for name, way in others.items():

@@ -1,11 +1,12 @@
 """One scheduling round: from a snapshot to what must be done about it. The same code in the simulator and on an engine.
 
 What it is: budget from the purse, allocation from the policy, then the least change that brings it about: who is
-preempted, started, resized, retuned or migrated, on which GPUs, and which nodes are switched. Where powered nodes have
-not enough room, those that would start or grow wait (growing ones run on as they are) while nodes boot; where the room
-is there but in pieces, others are moved for a start only if that costs less than the wait for a node, and for a job
-that grows only if it gains more seconds than they lose (``change`` says where they are moved at any cost). Jobs are
-moved off a nearly empty node only when the joules saved outweigh the restart, and it costs them next to nothing.
+preempted, started, resized, retuned or migrated, on which GPUs, and which nodes are switched. With several users it is
+made twice, so that nobody's word takes GPUs from another (``fairness``). Where powered nodes have not enough room,
+those that would start or grow wait (growing ones run on as they are) while nodes boot; where the room is there but in
+pieces, others are moved for a start only if that costs less than the wait for a node, and for a job that grows only if
+it gains more seconds than they lose (``change`` says where they are moved at any cost). Jobs are moved off a nearly
+empty node only when the joules saved outweigh the restart, and it costs them next to nothing.
 Why it exists: simulator and real scheduler drift apart unless they share this.
 What it is not: a policy (``allocators``), a loop, a clock or an actuator. It knows no simulator.
 
@@ -18,10 +19,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from joulewise.cluster import fairness
 from joulewise.cluster.calm import calm as keep_calm
 from joulewise.cluster.change import Change, Move
 from joulewise.cluster.nodes import NodePower
-from joulewise.cluster.placement import Floor, Placer
+from joulewise.cluster.placement import Floor, Placer, Saved
 from joulewise.cluster.purse import Purse
 from joulewise.cluster.rigid import keep_rigid
 from joulewise.cluster.state import Allocation, Allocator, Budget, Kind, Snapshot
@@ -86,13 +88,9 @@ class Round:
     def decide(self, snapshot: Snapshot, floors: Mapping[str, Floor]) -> Decision:
         """What to do now. ``floors`` holds the jobs that run, and is changed to what is decided."""
         seen = self._as_priced(snapshot)
-        budget = self._budget if self._purse is None else self._purse.budget(seen)
-        wanted = self._allocate(seen, budget)
-        if self._calm and self._purse is not None and self._purse.capped:
-            wanted = keep_calm(seen, budget, self._allocate, wanted)
-        if self.keep_rigid:
-            wanted = keep_rigid(seen, wanted)
-        allocation, change, short = self._change(seen, wanted, floors, budget.power_w)
+        plain = fairness.unclaimed(seen)
+        budget = self._budget if self._purse is None else self._purse.budget(plain)
+        allocation, change, short = self._made(seen, plain, budget, floors)
         if self._nodes is not None and self._migrate:
             for floor in floors.values():
                 if not short.get(floor.kind.name):
@@ -131,6 +129,35 @@ class Round:
             self._purse.decided(snapshot, change.power_w, others_w)
         return Decision(allocation, budget, change.moves())
 
+    def _made(
+        self, seen: Snapshot, plain: Snapshot, budget: Budget, floors: Mapping[str, Floor]
+    ) -> tuple[Allocation, Change, dict[str, int]]:
+        """Decide, and bring it about on the floors, so that nobody has less for what other users say (``fairness``).
+        By kind, the GPUs to be booted for."""
+        entitled = self._wanted(plain, budget)
+        if plain is seen:
+            return self._change(seen, entitled, floors, budget.power_w)
+        wanted = fairness.shared(seen, plain, entitled, budget, self._wanted)
+        before = _saved(floors)
+        plainly = self._change(plain, entitled, floors, budget.power_w)
+        if wanted is None:
+            return plainly
+        after_plainly = _saved(floors)
+        _restore(floors, before)
+        made = self._change(seen, wanted, floors, budget.power_w)
+        meant, due = fairness.given(seen, wanted), fairness.given(plain, entitled)
+        if not fairness.lowered(made[1].gpus(), plainly[1].gpus(), meant, due):
+            return made
+        _restore(floors, after_plainly)
+        return plainly
+
+    def _wanted(self, seen: Snapshot, budget: Budget) -> Allocation:
+        """What the policy says, less what would stop those whom it should not."""
+        wanted = self._allocate(seen, budget)
+        if self._calm and self._purse is not None and self._purse.capped:
+            wanted = keep_calm(seen, budget, self._allocate, wanted)
+        return keep_rigid(seen, wanted) if self.keep_rigid else wanted
+
     def _change(
         self, seen: Snapshot, allocation: Allocation, floors: Mapping[str, Floor], power_w: float | None
     ) -> tuple[Allocation, Change, dict[str, int]]:
@@ -142,15 +169,14 @@ class Round:
         believed_w = power_w
         for _ in range(_CUTS):
             allocation = keep_within(seen, allocation, believed_w)
-            before = {name: floor.saved() for name, floor in floors.items()}
+            before = _saved(floors)
             change = Change(seen, allocation, floors)
             short = change.make(may_wait_s)
             # A policy counts with as few nodes as jobs fit in; in pieces they need more. Empty ones are shut at once.
             over_w = _draw_w(change, floors, shut=self._nodes is not None) - power_w
             if over_w <= 0:
                 return allocation, change, short
-            for name, floor in floors.items():
-                floor.restore(before[name])
+            _restore(floors, before)
             believed_w -= over_w
         allocation = replace(allocation, ways={})
         change = Change(seen, allocation, floors)
@@ -201,6 +227,15 @@ class Round:
         if self._nodes is None:
             return {}
         return {name: floor.kind.boot_s for name, floor in floors.items() if floor.off or floor.booting}
+
+
+def _saved(floors: Mapping[str, Floor]) -> dict[str, Saved]:
+    return {name: floor.saved() for name, floor in floors.items()}
+
+
+def _restore(floors: Mapping[str, Floor], saved: Mapping[str, Saved]) -> None:
+    for name, floor in floors.items():
+        floor.restore(saved[name])
 
 
 def _draw_w(change: Change, floors: Mapping[str, Floor], *, shut: bool = False) -> float:

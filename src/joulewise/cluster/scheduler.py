@@ -19,6 +19,7 @@ from dataclasses import replace
 from joulewise.cluster.agents import AgentDesk
 from joulewise.cluster.engine import Engine, Order
 from joulewise.cluster.explain import explain
+from joulewise.cluster.fairness import Weights
 from joulewise.cluster.life import Belief
 from joulewise.cluster.limits import Limits
 from joulewise.cluster.progress import Progress
@@ -48,10 +49,12 @@ class Scheduler:
 
     ``kinds``: what is known of each kind of nodes (their number comes from the engine); ``most_gpu_w``: by kind, the
     most that one GPU can draw. ``believe``: what is thought of a job at first. ``agents``: None where clocks are not
-    set. ``limits`` and ``purse``: the purse must be the one that ``round_`` has. ``period_s``: rounds are so far apart
-    at least; ``watch_s``: the longest wait of a pass; ``seen_s``: how long a job runs in one way before its belief is
-    told; ``account_s``: how often energies are written down. ``progress``: how far a job's script is. ``step`` is
-    called with a name before and after every effect (tests kill there). ``now``: seconds since 1970.
+    set. ``plain``: what is thought of any job that asks for as much, so that no user's word lowers another's GPUs
+    (``fairness``); None: all are believed. ``weights``: how much theirs may count. ``limits`` and ``purse``: the purse
+    must be the one that ``round_`` has. ``period_s``: rounds are so far apart at least; ``watch_s``: the longest wait
+    of a pass; ``seen_s``: how long a job runs in one way before its belief is told; ``account_s``: how often energies
+    are written down. ``progress``: how far a job's script is. ``step`` is called with a name before and after every
+    effect (tests kill there). ``now``: seconds since 1970.
     """
 
     def __init__(
@@ -64,6 +67,8 @@ class Scheduler:
         journal: Journal,
         believe: Callable[[Order], Belief],
         now: Callable[[], float],
+        plain: Callable[[Order], Belief] | None = None,
+        weights: Weights = Weights(),  # noqa: B008  (frozen)
         agents: AgentDesk | None = None,
         limits: Limits | None = None,
         purse: Purse | None = None,
@@ -79,6 +84,7 @@ class Scheduler:
         round_.keep_rigid = True
         self._watch_s = watch_s
         self._agents = agents
+        self._weights = weights
         self._now = now
         self._lock = threading.RLock()
         told = step or (lambda _: None)
@@ -91,6 +97,7 @@ class Scheduler:
             kinds=kinds,
             most_gpu_w=most_gpu_w,
             believe=believe,
+            plain=plain,
             now=now,
             step=told,
             period_s=period_s,
@@ -101,8 +108,8 @@ class Scheduler:
             self._sight, self._watts, progress=progress or _progress, seen_s=seen_s, account_s=account_s
         )
         self._following = Following(self._sight, self._hands.said, self._energy)
-        self._rounds = Rounds(self._sight, self._watts, self._energy, round_, costs, watch)
-        self._shown = Shown(self._sight, self._watts, self._energy, self._rounds)
+        self._rounds = Rounds(self._sight, self._watts, self._energy, round_, costs, watch, weights)
+        self._shown = Shown(self._sight, self._watts, self._energy, self._rounds, weights)
         self._status: Status | None = None
         self._wait_s = 0.0
 
@@ -237,7 +244,10 @@ class Scheduler:
         moved = any(move.job == name for move in decision.moves)
         held = given is not None and not moved and (job.way is None or job.way.gpus != given.gpus)
         said = explain(snapshot, decision.budget, decision.allocation, name, held_back=held)
-        return " ".join(part for part in (said, self._sight.faults.get(f"refused {name}")) if part)
+        order = kept.order
+        counts = self._weights.clipped(order.weight, order.user, order.account, order.qos)
+        more = f"{counts[0].upper()}{counts[1:]}." if counts else ""
+        return " ".join(part for part in (said, more, self._sight.faults.get(f"refused {name}")) if part)
 
     # One pass.
 

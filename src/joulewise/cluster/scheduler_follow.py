@@ -153,5 +153,8 @@ class Following:
 
 
 def _same_order(kept: Kept, seen: JobSeen) -> bool:
-    """Whether a job under another id is the same one, handed in again: the same order has the same time."""
+    """Whether a job under another id is the same one, handed in again: it has the same mark, or, where an engine makes
+    none, the same time."""
+    if kept.order.mark and seen.order.mark:
+        return kept.order.mark == seen.order.mark
     return kept.order.submitted_s == seen.order.submitted_s > 0

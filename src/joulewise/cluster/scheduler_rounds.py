@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from joulewise.cluster.change import Move
 from joulewise.cluster.engine import Order
+from joulewise.cluster.fairness import Weights
 from joulewise.cluster.placement import Floor
 from joulewise.cluster.round import Decision, Round
 from joulewise.cluster.scheduler_energy import Energy
@@ -42,6 +43,7 @@ class Rounds:
         round_: Round,
         costs: Costs,
         watch: Callable[[Snapshot, Decision], None] | None,
+        weights: Weights,
     ) -> None:
         self._sight = sight
         self._watts = watts
@@ -49,6 +51,7 @@ class Rounds:
         self._round = round_
         self._costs = costs
         self._watch = watch
+        self._weights = weights
         self.last: tuple[Snapshot, Decision] | None = None
         self.count = 0
         self._quiet_s: float | None = None
@@ -221,6 +224,7 @@ class Rounds:
                 continue
             self._sight.faults.pop(f"job {name}", None)
             order = kept.order
+            whose = (order.user, order.account, order.qos)
             jobs.append(
                 Job(
                     name,
@@ -232,9 +236,11 @@ class Rounds:
                     track.gpu_s,
                     max(0, kept.starts - 1),
                     order.deadline_s,
-                    order.weight,
+                    self._weights.counted(order.weight, *whose),
                     order.tenant,
                     order.elastic,
+                    order.user,
+                    track.plain(there.kinds, self._weights.plain(order.weight, *whose)),
                 )
             )
         return tuple(jobs)

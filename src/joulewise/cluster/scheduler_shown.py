@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from joulewise.cluster.fairness import Weights
 from joulewise.cluster.queue import Kept
 from joulewise.cluster.scheduler_acts import HOLDS, done
 from joulewise.cluster.scheduler_energy import Energy
@@ -23,11 +24,12 @@ _SHOWN_S = 86_400.0
 class Shown:
     """Sees all parts, changes none."""
 
-    def __init__(self, sight: Sight, watts: Watts, energy: Energy, rounds: Rounds) -> None:
+    def __init__(self, sight: Sight, watts: Watts, energy: Energy, rounds: Rounds, weights: Weights) -> None:
         self._sight = sight
         self._watts = watts
         self._energy = energy
         self._rounds = rounds
+        self._weights = weights
 
     def made(self, now_s: float) -> Status:
         """How the cluster stands."""
@@ -117,6 +119,7 @@ class Shown:
 
     def _job_status(self, now_s: float, kept: Kept) -> JobStatus:
         order, aim = kept.order, kept.aim
+        whose = (order.user, order.account, order.qos)
         seen = self._sight.seen.get(order.name)
         track = self._sight.tracks.get(order.name)
         way = None if aim is None or kept.over else aim.way
@@ -148,8 +151,11 @@ class Shown:
             order.elastic,
             order.gpus,
             order.tenant,
-            order.weight,
+            self._weights.counted(order.weight, *whose),
             kept.exit_code,
-            kept.why or self._sight.faults.get(f"job {order.name}", ""),
+            kept.why
+            or self._sight.faults.get(f"job {order.name}", "")
+            or ("" if kept.over else self._weights.clipped(order.weight, *whose)),
             self._energy.gpu_j(order.name),
+            order.user,
         )

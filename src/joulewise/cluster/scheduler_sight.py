@@ -37,6 +37,7 @@ class Sight:
         kinds: Sequence[Kind],
         most_gpu_w: Mapping[str, float],
         believe: Callable[[Order], Belief],
+        plain: Callable[[Order], Belief] | None,
         now: Callable[[], float],
         step: Callable[[str], None],
         period_s: float,
@@ -50,6 +51,7 @@ class Sight:
         self.step = step
         self.period_s = period_s
         self._believe = believe
+        self._plain = plain
         self.tracks: dict[str, Track] = {}
         self.nodes: tuple[NodeSeen, ...] = ()
         self.seen: dict[str, JobSeen] = {}
@@ -202,7 +204,8 @@ class Sight:
         if track is None or track.order != kept.order:
             name = kept.order.name
             try:
-                track = Track(kept.order, self._believe(kept.order), done=kept.done, gpu_s=kept.gpu_s)
+                plain = None if self._plain is None else self._plain(kept.order)
+                track = Track(kept.order, self._believe(kept.order), plain=plain, done=kept.done, gpu_s=kept.gpu_s)
                 track.ways(self.kinds.values(), self.now())
                 track.work_left()
                 self.faults.pop(f"belief {name}", None)

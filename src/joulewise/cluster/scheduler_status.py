@@ -68,6 +68,8 @@ class JobStatus:
     why: str = ""
     gpu_j: float = 0.0
     """Of ``energy_j``, what its GPUs have drawn, as far as nodes still tell: 0 once its account is closed."""
+    user: str = ""
+    """Who handed it in, by the engine's word; ``weight`` above is what this user's word counts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from joulewise.cluster.change import same_way
 from joulewise.cluster.engine import Order
 from joulewise.cluster.life import Belief
 from joulewise.cluster.progress import Progress
-from joulewise.cluster.state import Kind, Way
+from joulewise.cluster.state import Kind, Plain, Way
 from joulewise.core.knob import SM_MHZ, Setting
 
 # After a first word a job is told of again when it has been seen for this many times as long.
@@ -38,11 +38,16 @@ class _Window:
 
 
 class Track:
-    """``belief`` of the order; ``done``: units done; ``gpu_s``: GPU-seconds held so far."""
+    """``belief`` of the order; ``plain``: of any job that asks for as much (None: nobody says); ``done``: units done;
+    ``gpu_s``: GPU-seconds held so far."""
 
-    def __init__(self, order: Order, belief: Belief, *, done: float = 0.0, gpu_s: float = 0.0) -> None:
+    def __init__(
+        self, order: Order, belief: Belief, *, plain: Belief | None = None, done: float = 0.0, gpu_s: float = 0.0
+    ) -> None:
         self.order = order
         self.belief = belief
+        self._plain = plain
+        self._largest = 0  # number of GPUs on which it was seen at work
         self.done = done
         self.gpu_s = gpu_s
         self.progress: Progress | None = None
@@ -50,6 +55,7 @@ class Track:
         self._window: _Window | None = None
         self._refused: dict[tuple[int, Setting], float] = {}
         self._made: tuple[object, tuple[Way, ...]] | None = None
+        self._plain_made: tuple[object, object, tuple[Way, ...]] | None = None
 
     # Ways.
 
@@ -70,6 +76,25 @@ class Track:
         if not order.elastic:
             return way.gpus == order.gpus
         return order.least_gpus <= way.gpus <= (order.most_gpus or math.inf)
+
+    def plain(self, kinds: Iterable[Kind], weight: float) -> Plain | None:
+        """How it counts against other users: by the GPUs that it asks for and those that it has had, and by nothing
+        that its order or its script says; None where nothing is thought of such a job."""
+        if self._plain is None:
+            return None
+        believed = self._plain.ways()
+        widths = tuple((kind.name, kind.gpus_per_node, kind.gpus) for kind in kinds)
+        # As far as any elastic job is trusted to scale: to twice of what was seen.
+        most = max(self.order.gpus, 2 * self._largest)
+        key = (widths, most)
+        if self._plain_made is None or self._plain_made[0] is not believed or self._plain_made[1] != key:
+            fits = tuple(way for way in believed if way.gpus <= most and _fits(way, widths))
+            self._plain_made = (believed, key, fits)
+        ways = self._plain_made[2]
+        if not ways:
+            return None
+        asked = min(believed, key=lambda way: (abs(way.gpus - self.order.gpus), way.unit_s))
+        return Plain(ways, self._plain.work_left(self.gpu_s / asked.gpus / asked.unit_s), weight)
 
     def refuse(self, way: Way, now_s: float) -> None:
         """A node would not set this: not again for some minutes."""
@@ -155,6 +180,7 @@ class Track:
         if not told:
             return False
         window.due_s *= _AGAIN
+        self._largest = max(self._largest, way.gpus)
         before = self.belief.ways()
         self.belief.tell(way, nodes, unit_s, unit_s * watts)
         return self.belief.ways() is not before

@@ -43,12 +43,24 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True)
+class Plain:
+    """A job as it counts against other users' jobs: what is thought of any job that asks for as many GPUs, with nothing
+    that its user or its script says of it. ``weight``: at most what the site allows its user."""
+
+    ways: tuple[Way, ...]
+    work_left: float
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """A job that has been submitted and has not ended, as the scheduler believes it to be.
 
     ``work_left`` is a prediction: it may be wrong, and is never 0 before the end. ``gpus_asked`` is what its user
     asked for; one that is not elastic (``elastic`` False) has only ways with that many GPUs. ``way`` is how it runs
     now, None while it waits. ``attained_gpu_s`` is the service it has had, ``restarts`` how often it was started.
+    ``user`` is whose it is, by the engine's word; ``plain`` how it counts against other users (``fairness``), None
+    where nothing is known of it that its user could have made up.
     """
 
     name: str
@@ -63,6 +75,8 @@ class Job:
     weight: float = 1.0
     tenant: str = ""
     elastic: bool = True
+    user: str = ""
+    plain: Plain | None = None
 
     def __post_init__(self) -> None:
         if not self.ways:

@@ -29,6 +29,14 @@ class Caller:
             return {"uid": self.uid} if name is None else {"uid": self.uid, "user": name}
         return {} if self.token is None else {"token": self.token}
 
+    @property
+    def user(self) -> str:
+        """Whose jobs count together: the user's name, or number where nobody is called by it; ``token NAME``; empty
+        for anybody. Asks the password file."""
+        if self.uid is not None:
+            return _user(self.uid) or str(self.uid)
+        return "" if self.token is None else f"token {self.token}".rstrip()
+
     def __str__(self) -> str:
         return named(self.facts)
 

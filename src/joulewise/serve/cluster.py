@@ -10,6 +10,7 @@ What it is not: a scheduler, or a store; what is answered comes from the schedul
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Protocol
 
 from fastapi import APIRouter, Depends, FastAPI, Response
@@ -162,7 +163,7 @@ def _operators(steering: Steering, guard: Guard, takes_jobs: bool, now: Callable
         the caller's: through the Unix socket every user of this machine may."""
         if not takes_jobs:
             raise BadSpec("this cluster's queue is Slurm's; hand the job in there, by 'joulewise cluster submit'")
-        order = body.order(now())
+        order = replace(body.order(now()), user=by.user)
         if order.most_gpus is not None and order.most_gpus < order.least_gpus:
             raise BadSpec(f"most_gpus {order.most_gpus} is below least_gpus {order.least_gpus}; turn them round")
         taken = next((job for job in steering.status().jobs if job.name == order.name), None)

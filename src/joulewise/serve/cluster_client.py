@@ -9,7 +9,7 @@ from __future__ import annotations
 import urllib.parse
 
 from joulewise.cluster.declared import Declared, Report
-from joulewise.cluster.engine import Order
+from joulewise.cluster.engine import GIVEN, Order
 from joulewise.cluster.scheduler_status import JobStatus, Status
 from joulewise.core.plain import built, plain
 from joulewise.serve.cluster_messages import STARTS, Submitted, Why
@@ -46,7 +46,7 @@ class ClusterClient:
 
     def submit(self, order: Order) -> Submitted:
         """Hand a job in. BadSpec where its engine has a queue of its own."""
-        body = {name: value for name, value in plain(order).items() if name != "submitted_s"}
+        body = {name: value for name, value in plain(order).items() if name not in GIVEN}
         return built(Submitted, self._wire.call("POST", f"{_AT}/jobs", body))
 
     def cancel(self, name: str) -> None:

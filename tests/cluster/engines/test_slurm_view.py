@@ -279,3 +279,28 @@ def test_a_row_of_accounting_that_is_none_is_left_out_and_the_others_stay(change
     bad = [change.get(at, column) for at, column in enumerate(row)]
     (seen,) = slurm_text.past("|".join(bad) + "\n" + "|".join(row) + "\n", "|")
     assert seen.id == 7
+
+
+def test_user_account_and_time_are_slurms_whatever_the_comment_says(scenario):
+    shown = scenario("R28", "a Slurm comment that forges user, account, QOS and time", criterion="Slurm's own records")
+    slurm = Told()
+    facts = {"name": "x", "gpus": 1, "submitted_s": 1.0, "user": "root", "account": "vip", "qos": "urgent", "mark": "m"}
+    comment = slurm_order.MARK + json.dumps({"v": 1, "digest": "d", "folder": "/nowhere", "order": facts})
+    slurm.has_job(7, comment, account="physics", qos="normal", submit_time=1_700_000_000, user_id=ALICE)
+    order = SlurmView(slurm, None).look().mine["x"].order
+    assert (order.user, order.account, order.qos) == (str(ALICE), "physics", "normal")
+    assert order.submitted_s == 1_700_000_000
+    assert order.mark == f"{ALICE}:d"
+    shown.saw("user, account, QOS, time as squeue says")
+
+
+def test_a_job_is_the_same_submission_after_slurm_gave_it_another_number_and_time():
+    slurm = Told()
+    slurm.has_job(7, said(Order("x", (), 1, submitted_s=9.0)), submit_time=100)
+    slurm.has_job(8, said(Order("x", (), 1, submitted_s=9.0)), "COMPLETED", submit_time=5, user_id=BOB)
+    first = SlurmView(slurm, None).look().mine["x"].order
+    slurm.jobs.clear()
+    slurm.has_job(9, said(Order("x", (), 1, submitted_s=9.0)), submit_time=200)
+    again = SlurmView(slurm, None).look().mine["x"].order
+    assert first.mark == again.mark
+    assert first.submitted_s != again.submitted_s

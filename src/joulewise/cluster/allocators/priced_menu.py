@@ -8,13 +8,17 @@ repetition changes no choice, and nothing has to be masked. What it is not: a de
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from joulewise.cluster.allocators.by_ways import ByWays
 from joulewise.cluster.state import Job, Kind, Way
+
+# What a GPU at work draws more than one that idles, at least: points that a user brings may say any number, and the
+# prices are sought by ratios of watts.
+_LEAST_W = 1.0
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -31,6 +35,7 @@ class Card:
     offers: Ints
     ways: tuple[tuple[Way, ...], ...]
     wide: dict[tuple[int, int], tuple[Floats, Ints]] = field(default_factory=dict)
+    parts: dict[bytes, Card] = field(default_factory=dict)
 
     def padded(self, offers: int, settings: int) -> tuple[Floats, Ints]:
         """The arrays with so many offers and settings, the last repeated."""
@@ -39,6 +44,20 @@ class Card:
             more = (0, offers - self.rates.shape[1])
             rates = np.pad(self.rates, ((0, 0), more, (0, settings - self.rates.shape[2])), mode="edge")
             known = self.wide[offers, settings] = (rates, np.pad(self.offers, ((0, 0), more), mode="edge"))
+        return known
+
+    def within(self, there: Ints) -> Card | None:
+        """Those of its offers that so many GPUs of each kind are enough for; None where there is none."""
+        fits = self.offers[0] <= there[self.offers[1]]
+        if fits.all():
+            return self
+        if not fits.any():
+            return None
+        key = fits.tobytes()
+        known = self.parts.get(key)
+        if known is None:
+            ways = tuple(way for way, fit in zip(self.ways, fits.tolist(), strict=True) if fit)
+            known = self.parts[key] = Card(self.rates[:, fits], self.offers[:, fits], ways)
         return known
 
 
@@ -64,7 +83,7 @@ def card(ways: tuple[Way, ...], kinds: tuple[Kind, ...]) -> Card | None:
         slots_w = gpus * (kind.slot_w - kind.off_w / kind.gpus_per_node)
         for column in range(most):
             way = row[min(column, len(row) - 1)]
-            rates[:, index, column] = 1.0 / way.unit_s, way.power_w + slots_w
+            rates[:, index, column] = 1.0 / way.unit_s, max(way.power_w + slots_w, gpus * _LEAST_W)
     return Card(rates, np.array(offers, dtype=np.int64).T, tuple(rows))
 
 
@@ -96,7 +115,16 @@ class Menu:
 
 def menu(jobs: Sequence[Job], kinds: tuple[Kind, ...], known: ByWays[Card | None]) -> Menu | None:
     """The menu of those jobs that have a weight and a way that fits; None when there is no such job."""
-    pairs = [(job, found) for job in jobs if job.weight > 0 and (found := known.of(job.ways, kinds)) is not None]
+    there = np.array([kind.gpus for kind in kinds], dtype=np.int64)
+    # What is known of ways is for all GPUs: how many of them others hold may change from one decision to the next.
+    whole = tuple(replace(kind, taken=0) for kind in kinds) if any(kind.taken for kind in kinds) else kinds
+    pairs = [
+        (job, fits)
+        for job in jobs
+        if job.weight > 0
+        and (found := known.of(job.ways, whole)) is not None
+        and (fits := found.within(there)) is not None
+    ]
     if not pairs:
         return None
     cards = tuple(found for _, found in pairs)
@@ -113,6 +141,6 @@ def menu(jobs: Sequence[Job], kinds: tuple[Kind, ...], known: ByWays[Card | None
         rates[:, 1],
         counts[:, 0],
         counts[:, 1],
-        np.array([kind.gpus for kind in kinds], dtype=np.int64),
+        there,
         np.array([kind.off_w / kind.gpus_per_node for kind in kinds]),
     )

@@ -213,7 +213,7 @@ class Worth:
         gpu_s = np.zeros(len(menu.there))
         if (self._wanted(gpu_s, joule_s) <= menu.there).all():
             return gpu_s
-        usual = self.weight.sum() / menu.there
+        usual = self.weight.sum() / np.maximum(menu.there, 1)  # of a kind that others hold altogether nobody has any
         for _ in range(1 if len(gpu_s) == 1 else _SWEEPS):
             for kind in range(len(gpu_s)):
                 gpu_s[kind] = 0.0

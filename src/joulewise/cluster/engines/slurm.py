@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pwd
 import tempfile
 import threading
 import time
@@ -29,7 +28,7 @@ from joulewise.cluster.engines.slurm_commands import TESTED, Refused, SlurmComma
 from joulewise.cluster.engines.slurm_news import SlurmNews
 from joulewise.cluster.engines.slurm_steps import Aim, Step, next_step
 from joulewise.cluster.engines.slurm_text import SlurmJob, SlurmNode
-from joulewise.cluster.engines.slurm_view import Mine, SlurmView, View
+from joulewise.cluster.engines.slurm_view import Mine, SlurmView, View, user_name
 from joulewise.core.caller import Caller
 from joulewise.core.errors import BadSpec
 
@@ -134,7 +133,7 @@ class SlurmEngine:
                 return str(before.slurm.id)
             for each in (before, view.mine.get(order.name)):
                 if each is not None and each.slurm.state not in DONE:
-                    whose = "" if each is before else f" of {_user(each.slurm.uid)}"
+                    whose = "" if each is before else f" of user {user_name(each.slurm.uid)}"
                     raise BadSpec(
                         f"a job{whose} called {order.name} is {each.slurm.state} already (Slurm's {each.slurm.id}); "
                         f"take another name{'' if whose else ', or stop that one'}"
@@ -438,13 +437,6 @@ def _saved(order: Order, job: SlurmJob) -> bool:
     """Whether its script has saved and paused in this start, as its progress file says."""
     seen = progress.read(Path(order.directory or ".") / (order.checkpoint or "."))
     return seen is not None and seen.safe and job.start_s is not None and seen.time_s >= job.start_s
-
-
-def _user(uid: int) -> str:
-    try:
-        return f"user {pwd.getpwuid(uid).pw_name}"
-    except KeyError:
-        return f"user {uid}"
 
 
 def _places(place: Place) -> str:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from joulewise.cluster import orders, user_file
-from joulewise.cluster.engine import Order
+from joulewise.cluster.engine import GIVEN, Order
 from joulewise.core.errors import BadSpec
 from joulewise.core.plain import built, plain
 
@@ -32,6 +32,9 @@ _LONGEST_COMMENT = 1024  # slurmctld refuses more
 _LONGEST_FILE = 4 << 20
 _APART = frozenset({"command", "directory", "environ", "brought"})
 _DEFAULTS = plain(Order("", (), 0))
+_SLURMS = {name: _DEFAULTS[name] for name in GIVEN - {"submitted_s"}}
+"""What is never read from a comment: Slurm's own records say it. A time of submission is kept in it as written, since
+an older joulewise reads it; what counts is Slurm's."""
 # All that reading what somebody else wrote can raise.
 _UNSOUND = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, BadSpec)
 
@@ -76,7 +79,8 @@ def split(gpus: int, sizes: Sequence[int]) -> tuple[int, int]:
 
 def digest(order: Order) -> str:
     """The same for the same order, different for any other."""
-    return hashlib.sha256(json.dumps(plain(order), sort_keys=True).encode()).hexdigest()[:16]
+    said = {name: value for name, value in plain(order).items() if name not in _SLURMS}
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def written(order: Order, now_s: float, environ: Mapping[str, str] | None = None) -> tuple[Path, str]:
@@ -89,7 +93,11 @@ def written(order: Order, now_s: float, environ: Mapping[str, str] | None = None
     directory = Path(order.directory or ".").resolve()
     folder = directory / ".joulewise" / f"{order.name}-{mark}"
     dated = order if order.submitted_s else dataclasses.replace(order, submitted_s=round(now_s, 3))
-    facts = {key: value for key, value in plain(dated).items() if key not in _APART and value != _DEFAULTS[key]}
+    facts = {
+        key: value
+        for key, value in plain(dated).items()
+        if key not in _APART and key not in _SLURMS and value != _DEFAULTS[key]
+    }
     comment = MARK + json.dumps(
         {"v": _VERSION, "digest": mark, "folder": str(folder), "order": facts}, separators=(",", ":")
     )
@@ -169,7 +177,8 @@ def found(comment: str, uid: int) -> Found | None:
         folder, mark = said["folder"], said["digest"]
         if not (isinstance(mark, str) and isinstance(folder, str) and folder.startswith("/") and "\0" not in folder):
             return None
-        facts = {**_DEFAULTS, **said["order"], "command": (), "environ": {}, "directory": "", "brought": None}
+        apart: dict[str, Any] = {"command": (), "environ": {}, "directory": "", "brought": None}
+        facts = {**_DEFAULTS, **said["order"], **apart, **_SLURMS}
         order = built(Order, facts)
         orders.check(order)
     except _UNSOUND:

@@ -78,6 +78,8 @@ class SlurmJob:
     """Whether its last start had come to nodes."""
     gid: int | None = None
     """The group that it runs as; None where Slurm does not say."""
+    account: str = ""
+    qos: str = ""
 
     @property
     def starts(self) -> int:
@@ -242,6 +244,8 @@ def _job(said: Mapping[str, Any]) -> SlurmJob:
             exit_code=_exit_code(said.get("exit_code")),
             ran=str(said.get("nodes") or "") not in ("", "None assigned"),
             gid=_number(said.get("group_id")),
+            account=str(said.get("account") or ""),
+            qos=str(said.get("qos") or ""),
             reason="" if reason == "None" else str(said.get("state_description") or "") or reason,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as fault:

@@ -11,11 +11,14 @@ What it is not: a book; it is made anew from Slurm each time, but for orders alr
 
 from __future__ import annotations
 
+import functools
+import pwd
 import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from joulewise.cluster import orders
 from joulewise.cluster.engine import DONE, JobSeen, Order
 from joulewise.cluster.engines import slurm_order, slurm_text
 from joulewise.cluster.engines.slurm_commands import SlurmCommands
@@ -41,9 +44,18 @@ class Mine:
 
     @property
     def order(self) -> Order:
-        """Its order, under the name by which it is known."""
-        order = self.found.order
-        return order if order.name == self.name else replace(order, name=self.name)
+        """Its order, under the name by which it is known. When it was handed in, by whom and for which account Slurm
+        says, whatever the comment does: a user writes that, and may write it again at any time."""
+        job = self.slurm
+        return replace(
+            self.found.order,
+            name=self.name,
+            submitted_s=job.submit_s or 0.0,
+            user=user_name(job.uid),
+            account=job.account[: orders.LONGEST_TEXT],
+            qos=job.qos[: orders.LONGEST_TEXT],
+            mark=f"{job.uid}:{self.found.digest}"[: orders.LONGEST_TEXT],
+        )
 
     def seen(self, why: str = "") -> JobSeen:
         """As the protocol says it."""
@@ -230,6 +242,15 @@ def _same(before: SlurmJob, job: SlurmJob) -> bool:
         return False
     later = before.submit_s is not None and job.submit_s is not None and job.submit_s > before.submit_s
     return before.comment == job.comment or job.restarts > 0 or not later
+
+
+@functools.lru_cache(maxsize=1024)
+def user_name(uid: int) -> str:
+    """What a uid is called on this machine; the number itself where nobody is called by it."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 def _handed(each: Mine) -> tuple[int, str]:
