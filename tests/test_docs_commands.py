@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import urllib.error
@@ -24,6 +25,7 @@ from tests.docs_rules import ELSEWHERE, NOT_RUN, Rule, everything, rule_of, scen
 from tests.frameworks.installed import python_path
 from tests.postgresql import PASSWORD, USER, PostgresServer
 from tests.prometheus import PrometheusServer
+from tests.scenarios.someone import Request, asking
 
 
 def test_no_command_of_any_page_is_forgotten() -> None:
@@ -138,12 +140,11 @@ def test_the_server_serves_as_the_pages_start_it(desk: Desk) -> None:
         for command, _ in played:
             if command.text.split()[1] == "serve":
                 with desk.left_running(f"{command.text} --port {port}", ready=r"on http://\S+"):
-                    (token,) = desk.folder.rglob(f"serve-{port}.token")
-                    for path in ("/", "/metrics", "/api/overview"):
-                        asks = urllib.request.Request(desk.environ["SERVER"] + path)
-                        asks.add_header("Authorization", f"Bearer {token.read_text().strip()}")
-                        with urllib.request.urlopen(asks, timeout=60) as answer:
-                            asked.append(answer.read().decode())
+                    (socket,) = desk.folder.rglob(f"serve-{port}.sock")
+                    looks: list[Request] = [("GET", path, None, {}) for path in ("/", "/metrics", "/api/overview")]
+                    answers = asking(os.geteuid(), f"unix:{socket}", looks)
+                    assert [status for status, _ in answers] == [200] * len(looks)
+                    asked += [body for _, body in answers]
                     if command.text == "joulewise serve":
                         play(desk, clients)
                         (block,) = python(ROOT / "docs" / "serve.md")

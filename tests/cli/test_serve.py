@@ -101,10 +101,10 @@ def test_without_tokens_whoever_started_it_is_served_and_their_clients_need_be_t
         monkeypatch.setenv("JOULEWISE_HOME", str(tmp_path))
         Client(serving.url, "nightly").register(JOB)
         assert jobs(serving.url) == ["nightly"]
-        assert stat.S_IMODE((tmp_path / f"serve-{serving.url.rpartition(':')[2]}.token").stat().st_mode) == 0o600
+        assert stat.S_IMODE(serving.socket.stat().st_mode) == 0o600
     finally:
         serving.end()
-    assert list(tmp_path.glob("*.token")) == []
+    assert not serving.socket.exists()
 
 
 def test_it_may_trust_all_users_of_the_machine(tmp_path):

@@ -15,6 +15,7 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the server's packages are not installed (pip install 'joulewise[server]')")
 
+from joulewise.core.errors import NotKept
 from joulewise.core.series import Recurring
 from joulewise.serve.client import Client, jobs
 from tests.scenarios.someone import ROOT, asking
@@ -69,7 +70,6 @@ def test_another_user_of_the_machine_sees_and_writes_nothing(tmp_path, scenario)
         answers = asking(ALICE, server.url, asked)
         assert [status for status, _ in answers] == [401] * len(asked)
         assert SECRET not in str(answers)
-        assert SECRET not in server.process.args
         (health,) = asking(ALICE, server.url, [("GET", "/healthz", None, {})])
         assert health == (200, '{"status":"ok"}')
     finally:
@@ -106,11 +106,13 @@ def test_the_link_works_once_for_reading_and_no_other_process_can_find_what_it_c
     )
     assert (said[0], refused[0], foreign[0]) == (200, 403, 403)
     assert SECRET in said[1]
-    for secret in (code, again, server.token, bearing["Authorization"]):
+    token = bearing["Authorization"].removeprefix("Bearer ")
+    for secret in (code, again, token):
         for name in ("cmdline", "environ"):
             assert secret.encode() not in Path(f"/proc/{server.process.pid}/{name}").read_bytes()
-    kept = [path for path in tmp_path.rglob("*") if path.is_file() and code.encode() in path.read_bytes()]
-    assert kept == []
+    held = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    assert held
+    assert not [secret for secret in (code, again, token) for content in held if secret.encode() in content]
     shown.saw("once: 200, then 401; may not write; other port: 403")
 
 
@@ -157,13 +159,45 @@ def test_where_local_users_are_trusted_pages_of_other_ports_and_names_are_not(se
     assert [status for status, _ in answers] == [status for _, status in headers]
 
 
-def test_a_token_that_a_killed_server_left_behind_opens_nothing(serving, tmp_path, monkeypatch):
+_LISTENS = """
+import http.server, sys
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        print(self.headers.as_string().replace(chr(10), " "), flush=True)
+        self.send_error(503)
+    def log_message(self, *_):
+        pass
+server = http.server.HTTPServer((sys.argv[1], int(sys.argv[2])), Handler)
+print("listening", flush=True)
+server.serve_forever()
+"""
+
+
+@pytest.mark.parametrize("proxied", [False, True])
+def test_an_own_client_sends_no_secret_to_another_user_s_port_nor_to_a_proxy(serving, tmp_path, monkeypatch, proxied):
     server = serving()
     monkeypatch.setenv("JOULEWISE_HOME", str(tmp_path))
-    old = server.token
+    port = server.url.rpartition(":")[2]
+    words = [sys.executable, "-m", "tests.cli.as_someone", str(ALICE), sys.executable, "-c", _LISTENS, "127.0.0.2"]
+    with subprocess.Popen([*words, port], cwd=ROOT, stdout=subprocess.PIPE, text=True) as alice:
+        try:
+            assert alice.stdout is not None
+            assert alice.stdout.readline() == "listening\n"
+            if proxied:
+                monkeypatch.setenv("http_proxy", f"http://127.0.0.2:{port}")
+            assert jobs(server.url if proxied else f"http://127.0.0.2:{port}") == []
+            server.kill()
+            with pytest.raises(NotKept):
+                jobs(f"http://127.0.0.2:{port}")
+        finally:
+            alice.terminate()
+            heard, _ = alice.communicate()
+    assert "uthorization" not in heard
+
+
+def test_own_clients_find_a_server_that_was_started_again_after_a_kill(serving, tmp_path, monkeypatch):
+    server = serving()
+    monkeypatch.setenv("JOULEWISE_HOME", str(tmp_path))
     server.kill()
     server.start()
-    assert server.token != old
-    (said,) = asking(0, server.url, [("GET", "/api/series", None, {"Authorization": f"Bearer {old}"})])
-    assert said[0] == 401
     assert jobs(server.url) == []

@@ -12,7 +12,7 @@ class Serving:
     """Started at once; ``url`` is where it listens. Killed or ended, it can be started again at the same address.
 
     It trusts this machine's users, so that most tests need no token. ``trusting``: False for what a user gets who says
-    nothing; ``link`` is then what it printed, ``token`` what it left to its user's clients."""
+    nothing; ``link`` is then what it printed, ``socket`` where it serves its user's clients."""
 
     def __init__(self, database: str, home: Path, *flags: str, trusting: bool = True) -> None:
         trust = ["--trust-local-users"] if trusting else []
@@ -41,8 +41,8 @@ class Serving:
         return found[0]
 
     @property
-    def token(self) -> str:
-        return (self._home / f"serve-{self._port}.token").read_text().strip()
+    def socket(self) -> Path:
+        return self._home / f"serve-{self._port}.sock"
 
     def start_again(self) -> None:
         """Returns at once; where it will listen is known if it did before."""

@@ -20,12 +20,14 @@ import typer
 
 from joulewise.cli import say
 from joulewise.cli.help import VerbFamily
-from joulewise.core.errors import BadSpec
+from joulewise.core.errors import BadSpec, JoulewiseError
 from joulewise.serve import tokens
-from joulewise.serve.local_paths import token_kept
+from joulewise.serve.local_paths import own_server
 from joulewise.serve.tokens import Guard, Scope, Token
 
 if TYPE_CHECKING:
+    import socket as sockets
+
     from joulewise.serve.live import LiveGpus
 
 PORT = 8745
@@ -148,13 +150,25 @@ def serve(
                 say(ctx, f"serving {' and '.join(filter(None, (who, with_token)))} on {url}{watched}")
                 listen.serve(make(guard), listening)
                 return
-            own, own_kept = tokens.make(Scope.WRITE, "this start")
             link = Link(url, lambda text: say(ctx, f"the link was used; another, once: {text}"))
-            stack.enter_context(token_kept(listening.getsockname()[1], own))
+            own = _for_own_clients(stack, listening.getsockname()[1])
             say(ctx, f"serving you on {url}{watched}; open {link.url} (it works once)")
-            listen.serve(make(Guard((own_kept, link.kept)), link=link), listening)
+            listen.serve(make(Guard((link.kept,)), link=link), listening, *own)
     finally:
         store.close()
+
+
+def _for_own_clients(stack: ExitStack, port: int) -> list[sockets.socket]:
+    """A socket at which this user's own clients need no token; none where there is no place for it (a user without a
+    home, a disk that is full): they must be told a token then."""
+    from joulewise.serve import listen
+
+    try:
+        path = own_server(port)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return [stack.enter_context(listen.bound_at(path, 0o600))]
+    except (OSError, JoulewiseError):
+        return []
 
 
 def _refuse_unfit(socket: Path | None, token_file: Path | None, *, trust_local_users: bool, no_auth: bool) -> None:

@@ -1,4 +1,4 @@
-"""Where a server and its clients on one machine meet without being told: a cluster's socket, a server's own token.
+"""Where a server and its clients on one machine meet without being told: Unix sockets.
 
 Files of one user lie in a folder that only they can change: ``$JOULEWISE_HOME``, else ``$XDG_RUNTIME_DIR/joulewise``,
 else beside the default database. Root's cluster, which all users may ask, is in ``/run/joulewise``, where the daemon's
@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import os
 import socket
-import stat
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,7 +20,6 @@ from joulewise.store.database import HOME_VARIABLE, default_path
 SYSTEM: Final = Path("/run/joulewise")
 """Root's, as the daemon's unit makes it: everybody may enter, nobody else may write."""
 _SOCKET: Final = "cluster.sock"
-_MOST_BYTES: Final = 4096
 
 
 def own_folder() -> Path:
@@ -80,42 +77,17 @@ def folder_of(path: Path) -> Iterator[str]:
         os.close(folder)
 
 
-@contextmanager
-def token_kept(port: int, token: str) -> Iterator[None]:
-    """While the context lasts, this user's own clients on this machine find ``token`` for the server at ``port``.
-
-    A file for its owner's eyes only. Where it cannot be kept (a user without a home) clients must be told."""
-    path: Path | None = None
-    try:
-        path = own_folder() / _token_name(port)
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor, fresh = tempfile.mkstemp(prefix=".token-", dir=path.parent)  # 0600
-        with os.fdopen(descriptor, "w", encoding="ascii") as file:
-            file.write(token + "\n")
-        Path(fresh).replace(path)
-    except (OSError, JoulewiseError):
-        path = None
-    try:
-        yield
-    finally:
-        if path is not None and own_token(port) == token:
-            with suppress(OSError):
-                path.unlink()
+def own_server(port: int) -> Path:
+    """Where this user's own server at ``port`` of this machine listens for its user's own clients: there the kernel
+    says who they are, so that no secret lies in a file, or is sent to whoever listens on that port elsewhere. NotKept
+    for a user without a home."""
+    return own_folder() / f"serve-{port}.sock"
 
 
-def own_token(port: int) -> str | None:
-    """The token of this user's own server at ``port`` of this machine; None where there is none. One that a killed
-    server left behind opens nothing any more."""
-    try:
-        descriptor = os.open(own_folder() / _token_name(port), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except (OSError, JoulewiseError):
-        return None
-    with os.fdopen(descriptor, "rb") as file:
-        about = os.fstat(descriptor)
-        if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & 0o077:
-            return None
-        return file.read(_MOST_BYTES).decode("ascii", "replace").strip() or None
-
-
-def _token_name(port: int) -> str:
-    return f"serve-{port}.token"
+def reached_own_server(port: int) -> Path | None:
+    """That socket, where this user's own server listens there; None where none does."""
+    with suppress(OSError, JoulewiseError):
+        path = own_server(port)
+        if path.lstat().st_uid == os.geteuid() and listens(path):
+            return path
+    return None

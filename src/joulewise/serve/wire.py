@@ -24,7 +24,7 @@ from typing import Any
 from joulewise.core.errors import BadSpec, NotKept
 from joulewise.core.parsing import json_value
 from joulewise.core.timeline import TimeSource, WallTime
-from joulewise.serve.local_paths import connect, own_token
+from joulewise.serve.local_paths import connect, reached_own_server
 from joulewise.serve.tokens import is_loopback
 
 TIMEOUT_S = 10.0
@@ -106,12 +106,13 @@ class Wire:
             port = parts.port
         except ValueError as error:
             raise BadSpec(f"{url!r} is no server's address: {error}") from error
-        if token is None and path is None and port is not None and is_loopback(parts.hostname):
-            token = own_token(port)
+        own = path
+        if token is None and parts.scheme == "http" and port is not None and is_loopback(parts.hostname):
+            own = reached_own_server(port)
         if token is not None and (not token.isascii() or not token.isprintable() or " " in token or not token):
             raise BadSpec("that is no token; 'joulewise serve token' makes one")
         self.url = f"unix:{path}" if path is not None else url.rstrip("/")
-        self._base = "http://localhost" if path is not None else self.url
+        self._base = "http://localhost" if own is not None else self.url
         self._headers = {"Accept": "application/json", "User-Agent": "joulewise"}
         if token is not None:
             self._headers["Authorization"] = f"Bearer {token}"
@@ -119,7 +120,7 @@ class Wire:
         self._starts = starts
         self._time = time if time is not None else WallTime()
         # A proxy of the environment is for other machines.
-        local = () if path is None else (_OverUnix(path), urllib.request.ProxyHandler({}))
+        local = () if own is None else (_OverUnix(own), urllib.request.ProxyHandler({}))
         self._opener = urllib.request.build_opener(_NoRedirect(), *local)
 
     def call(self, method: str, path: str, body: Any = None, *, patience_s: float = 0.0) -> Any:

@@ -30,6 +30,7 @@ T = TypeVar("T")
 ASK_WAIT_S = 10.0
 """For a trial to be handed out: nothing runs yet, and without an answer nothing will."""
 _AWAY_S = 5.0
+_HERE = (float("-inf"), "")
 _NO_LIMIT = 2**31 - 1
 """Where nobody has said yet how many epochs a trial may take."""
 
@@ -44,7 +45,7 @@ class Steady:
         self._limits: dict[int, int] = {}
         self._untold: list[Told] = []
         self._trouble: str | None = None
-        self._away = (float("-inf"), "")
+        self._away = _HERE
         """When the desk last could not be reached, and why."""
 
     @property
@@ -155,10 +156,12 @@ class Steady:
 
     def _called(self, function: Callable[[], T], wait_s: float = CALL_WAIT_S) -> T:
         try:
-            return function() if self._calls is None else self._calls(function, wait_s)
+            answer = function() if self._calls is None else self._calls(function, wait_s)
         except NotKept as error:
             self._away = (time.monotonic(), str(error))
             raise
+        self._away = _HERE
+        return answer
 
     def _viewed(self, function: Callable[[], T]) -> T:
         """What ``function`` reads; refused at once where the last call has just failed: it would wait as long again."""
