@@ -152,3 +152,9 @@ def test_live_is_drawn_anew_until_q(url, in_terminal, environ):
     terminal.read_until("night-7", timeout_s=60)
     terminal.type("q")
     assert terminal.finish(timeout_s=60) == 0
+
+
+def test_what_a_node_says_of_its_trouble_is_one_line_and_cannot_pass_for_another():
+    node = replace(BUSY.nodes[1], says=("bad\n12:00:00  power cap: 99 kW, by root (uid 0)",))
+    (line,) = table.troubles(replace(NOBODY, nodes=(node,)))
+    assert line == "n2: bad 12:00:00 power cap: 99 kW, by root (uid 0)"

@@ -425,3 +425,14 @@ def test_a_site_file_that_others_can_write_is_refused(tmp_path: Path) -> None:
         fairness.load(path)
     with pytest.raises(BadSpec, match="leave --site out"):
         fairness.load(tmp_path / "none.toml")
+
+
+def test_weights_of_accounts_and_qos_count_only_where_the_engine_says_who_may_use_them() -> None:
+    weights = fairness.parse("[weight]\nusers = { alice = 2 }\naccounts = { vision = 4 }\nqos = { urgent = 10 }")
+    assert weights.enforced({"account", "qos"}) == (weights, "")
+    kept, line = weights.enforced({"account"})
+    assert [kept.limit("alice"), kept.limit("bob", "vision"), kept.limit("bob", "", "urgent")] == [2, 4, 1]
+    assert "weight.qos of the site file left aside" in line
+    kept, line = weights.enforced(())
+    assert [kept.limit("alice"), kept.limit("bob", "vision"), kept.limit("bob", "", "urgent")] == [2, 1, 1]
+    assert "AccountingStorageEnforce=associations,qos" in line

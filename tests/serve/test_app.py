@@ -304,3 +304,10 @@ def test_every_route_is_described_with_what_it_may_answer_and_every_body_has_an_
     for body in ("JobBody", "AskBody", "ProgressBody", "TellBody", "Asked", "Standing"):
         assert schemas[body]["examples"], body
     assert "HTTPValidationError" not in schemas
+
+
+@pytest.mark.parametrize("header", ["Forwarded", "X-Forwarded-For", "X-Real-IP", "Via"])
+def test_what_a_proxy_hands_on_is_no_local_user_s_whatever_name_it_asks_under(store, header):
+    api = Api(make_app(store, Guard(local_users=True)))
+    assert api("GET", "/api/runs").status_code == 200
+    problem(api("GET", "/api/runs", headers={header: "203.0.113.9"}), 401)

@@ -5,6 +5,7 @@ import errno
 import logging
 import os
 import resource
+import select
 import socket
 import subprocess
 import sys
@@ -279,6 +280,30 @@ def test_neither_a_header_nor_a_body_nor_silence_is_waited_for_beyond_its_deadli
         silent, header, body, second = clients.map(lambda sent: ended(address, sent), begins)
     assert (silent, header, second) == (b"", b"", b"")
     assert body.startswith(b"HTTP/1.1 408 ")
+
+
+def test_who_takes_nothing_of_an_answer_through_a_unix_socket_is_cut_off(tmp_path, monkeypatch):
+    """TCP has a limit of its own for it; ``listen.bound`` sets that."""
+    monkeypatch.setattr(connection_limits, "STALLED_S", 0.5)
+
+    async def large(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            while True:
+                await send({"type": "http.response.body", "body": b"x" * 100_000, "more_body": True})
+
+    path = tmp_path / "large.sock"
+    with (
+        listen.bound_at(path, 0o600) as listening,
+        listen.serving(large, listening),
+        socket.socket(socket.AF_UNIX) as one,
+    ):
+        one.settimeout(60.0)
+        one.connect(str(path))
+        one.sendall(GET + b"\r\n")
+        poll = select.poll()
+        poll.register(one, select.POLLHUP)
+        assert poll.poll(60_000), "it is still connected"
 
 
 @pytest.mark.usefixtures("impatient")

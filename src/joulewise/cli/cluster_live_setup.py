@@ -51,6 +51,8 @@ class Plant:
     pace: float
     lasts: bool
     says: tuple[str, ...]
+    enforces: frozenset[str] = frozenset({"account", "qos"})
+    """Of these, what only those can name for a job who may."""
 
     @property
     def most_gpu_w(self) -> dict[str, float]:
@@ -163,7 +165,7 @@ def on_slurm(
         journal = store.journal(
             f"cluster/{_cluster_name(engine.commands.run('scontrol', 'show', 'config'), partition)}"
         )
-        yield Plant(engine, desk, kinds, models, journal, time.time, None, 1.0, True, tuple(says))
+        yield Plant(engine, desk, kinds, models, journal, time.time, None, 1.0, True, tuple(says), engine.enforced())
 
 
 def gpu_models(text: str | None, kinds: Iterable[str]) -> dict[str, GpuModel]:

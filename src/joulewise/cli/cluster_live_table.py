@@ -71,7 +71,8 @@ def troubles(status: Status) -> list[str]:
     lines += status.troubles
     for node in status.nodes:
         lines += [says if says.startswith(node.name) else f"{node.name}: {says}" for says in node.says]
-    return list(dict.fromkeys(lines))
+    # An agent's trouble is its node's word: in a line of its own it could pass for one of ours.
+    return list(dict.fromkeys(" ".join(line.split()) for line in lines))
 
 
 def bar(share: float, width: int) -> str:

@@ -176,7 +176,8 @@ def up(
     at = listen.bound_at(path, mode, makes_folder=socket is None)
     with at as here, listen.bound(host, port) as listening, plant as there:
         # Only now: another scheduler at this address must not be fenced by one that cannot serve.
-        for line in there.says:
+        weights, left_aside = weights.enforced(there.enforces)
+        for line in filter(None, (*there.says, left_aside)):
             say(ctx, line)
         tell = (lambda _: None) if talk(ctx).quiet else _tell
         scheduler = _scheduler(

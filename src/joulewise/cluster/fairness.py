@@ -19,7 +19,6 @@ many jobs a user has, or a promise about clocks. GPUs beyond all shares are nobo
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,6 +26,7 @@ from typing import Any
 
 from joulewise.cluster.state import Allocation, Allocator, Budget, Job, Plain, Snapshot, Way, cluster_power_w
 from joulewise.core.errors import BadSpec
+from joulewise.core.parsing import toml_tables
 from joulewise.device import trusted
 
 SITE = Path("/etc/joulewise/cluster.toml")
@@ -46,6 +46,27 @@ class Weights:
     users: Mapping[str, float] = field(default_factory=dict)
     accounts: Mapping[str, float] = field(default_factory=dict)
     qos: Mapping[str, float] = field(default_factory=dict)
+
+    def enforced(self, names: Collection[str]) -> tuple[Weights, str]:
+        """Without what is said of accounts or QOS unless the engine sees to it that only those use one who may
+        (``names``: ``account``, ``qos``); and a line that says so, empty where nothing is left out."""
+        left = [
+            said
+            for name, said, weights in (("account", "accounts", self.accounts), ("qos", "qos", self.qos))
+            if weights and name not in names
+        ]
+        if not left:
+            return self, ""
+        kept = Weights(
+            self.most,
+            self.users,
+            {} if "accounts" in left else self.accounts,
+            {} if "qos" in left else self.qos,
+        )
+        return kept, (
+            f"weight.{' and weight.'.join(left)} of the site file left aside: any user could name any of them; "
+            "set AccountingStorageEnforce=associations,qos in slurm.conf"
+        )
 
     def limit(self, user: str, account: str = "", qos: str = "") -> float:
         """The most for such a job."""
@@ -89,7 +110,7 @@ def load(path: Path | None = None) -> Weights:
         raise BadSpec(f"site file {where} cannot be read: {(error.strerror or str(error)).lower()}") from error
     try:
         return parse(text.decode("utf-8"))
-    except (BadSpec, ValueError, RecursionError) as error:
+    except (BadSpec, ValueError) as error:
         raise BadSpec(f"site file {where}: {error}") from error
 
 
@@ -102,9 +123,9 @@ def parse(text: str) -> Weights:
     accounts = { vision = 4 }
     qos = { urgent = 10 }
 
-    BadSpec or tomllib.TOMLDecodeError.
+    BadSpec, or ValueError for what is no TOML.
     """
-    table = tomllib.loads(text)
+    table = toml_tables(text)
     if unknown := set(table) - {"weight"}:
         raise BadSpec(f"{sorted(unknown)[0]!r} is not known; known is [weight]")
     said = table.get("weight", {})

@@ -67,10 +67,14 @@ class Lock:
     def sign(self, **facts: str) -> None:
         """Say who we are, for people, and what the next holder should know; a full disk may leave it unsaid."""
         since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
-        text = f"{os.getpid()} {command_of(os.getpid())}\n{json.dumps({'since': since, **facts})}\n"
+        text = f"{os.getpid()} {command_of(os.getpid())}\n{json.dumps({'since': since, **facts})}\n".encode()
+        before = b""
         with suppress(OSError):
-            os.ftruncate(self._fd, 0)
-            os.pwrite(self._fd, text.encode(), 0)
+            before = os.pread(self._fd, _MOST_BYTES, 0)
+        with suppress(OSError):
+            # In one write, so that whoever dies meanwhile leaves either what was said before or this.
+            os.pwrite(self._fd, text.ljust(len(before)), 0)
+            os.ftruncate(self._fd, len(text))
 
     def release(self) -> None:
         """Let others have it. Idempotent."""

@@ -213,6 +213,13 @@ class Saved(Memory):
             ) from None
         other = Path(str(lock.before.get("state", self._directory)))
         if other != self._directory.absolute():
+            if not other.is_dir():  # not mounted, or gone: nobody can say what is owed there
+                lock.release()
+                raise NotSaved(
+                    f"what a process that is gone had set on {self.uuid} is kept in {other}, which is not there; bring "
+                    f"it back, or, if it is lost for good, set the GPU right and remove {lock.path}",
+                    owed=True,
+                )
             left = read(other / self._path.name, self.uuid)
             if left is not None and (left.entries or left.unknown):
                 lock.release()
@@ -294,7 +301,9 @@ class Saved(Memory):
 
     def close(self) -> None:
         """Let go of the file and its locks. Idempotent."""
-        for lock in self._locks:
+        for number, lock in enumerate(self._locks):
+            if number > 0 and not (self.entries or self.unknown):
+                lock.sign()  # nothing is owed here: whoever is next need not look
             lock.release()
         self.drop()
 

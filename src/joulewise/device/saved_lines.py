@@ -135,7 +135,7 @@ def contents(raw: bytes, uuid: str) -> Contents:
         entries = {entry.knob: entry for entry in map(to_entry, record["entries"])}
         standing = {to_knob(knob): to_number(value) for knob, value in record["standing"].items()}
         unknown = str(record.get("unknown", ""))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         why = "its first line is damaged" if raw else "it is empty"
         return Contents(damage=why, unknown=why)
     said = Contents(entries, standing, unknown=unknown, version=version, lines=1, checksum=checksum)
@@ -155,7 +155,7 @@ def _replay(said: Contents, lines: list[bytes], tail: bytes) -> str:
         try:
             record, checksum = from_line(line, said.checksum if chained else 0)
             _act(said.entries, record)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             return f"its line {number} is damaged"
         said.lines, said.length, said.checksum = number, said.length + len(line) + 1, checksum
     return "its end is missing" if chained or tail else ""

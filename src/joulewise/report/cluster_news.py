@@ -41,14 +41,17 @@ class Overheard:
 
 def line(event: Event) -> str | None:
     """One event in a line, its time of day here first; None for one that is no news."""
-    said = says(event)
-    return None if said is None else f"{time.strftime('%H:%M:%S', time.localtime(event.time_s))}  {said}"
+    return _after(time.strftime("%H:%M:%S", time.localtime(event.time_s)), says(event))
 
 
 def dated(event: Event) -> str | None:
     """The same with its day, in UTC: for what is read elsewhere and later."""
-    said = says(event)
-    return None if said is None else f"{time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(event.time_s))}  {said}"
+    return _after(time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(event.time_s)), says(event))
+
+
+def _after(when: str, said: str | None) -> str | None:
+    # Some of it is the word of agents and users: in a line of its own that could pass for one of ours.
+    return None if said is None else f"{when}  {' '.join(said.split())}"
 
 
 def says(event: Event) -> str | None:

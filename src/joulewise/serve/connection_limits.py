@@ -48,6 +48,11 @@ OPERATOR_PLACES: Final = 32
 ACCEPTED_AT_ONCE: Final = 64
 """In one turn of the loop; they are counted in the next one. asyncio takes as many as the queue's length otherwise."""
 _LOG_EVERY_S: Final = 60.0
+_MOST_MESSAGES: Final = 1000
+"""That are remembered, so as not to be written again so soon."""
+STALLED_S: Final = 60.0
+"""Whoever takes nothing of what was sent for so long is cut off. A server that merely closes such a connection waits
+for ever to hand over what is on its way, and keeps its descriptor until then."""
 _NO_ACCEPT: Final = "socket.accept() out of system resource"  # as asyncio's event loop calls it
 _TOO_LATE: Final = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 _log = logging.getLogger("joulewise.serve")
@@ -192,6 +197,8 @@ class Limited(_Protocol):
     _stage: tuple[str, Any] | None = None
     """What is waited for, and the request before it, or None while an answer is made."""
     _deadline: asyncio.TimerHandle | None = None
+    _untaken: tuple[int, asyncio.TimerHandle] | None = None
+    """How much of the answers the client had not taken at the last look, and the next look."""
 
     def connection_made(self, transport: Any) -> None:
         """Take a place."""
@@ -199,6 +206,7 @@ class Limited(_Protocol):
         self._client = self.places.client(transport.get_extra_info("socket"))
         self.app_state = {**self.app_state, "client": self._client.name}
         self.places.enter(self, self._client)
+        self._look_whether_taken()
         self._follow()
 
     def data_received(self, data: bytes) -> None:
@@ -214,12 +222,23 @@ class Limited(_Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Give the place back."""
         self._left()
+        if self._untaken is not None:
+            self._untaken[1].cancel()
         super().connection_lost(exc)
 
     def cut_off(self) -> None:
         """Close it now; what was not sent yet is lost. It counts no more."""
         self._left()
         self.transport.abort()
+
+    def _look_whether_taken(self) -> None:
+        """Cut off a client that has taken nothing since the last look. TCP has a limit of its own for this, Unix
+        sockets have none."""
+        size = self.transport.get_write_buffer_size()
+        if self._untaken is not None and 0 < size == self._untaken[0]:
+            self.cut_off()
+        else:
+            self._untaken = size, self.loop.call_later(STALLED_S, self._look_whether_taken)
 
     def _left(self) -> None:
         self._wait(None)
@@ -268,8 +287,10 @@ class LogSeldom(logging.Filter):
         """Whether it is shown. Faults of ours, which come with their stack, always are."""
         if record.exc_info:
             return True
-        now_s = time.monotonic()
-        if now_s - self._last_s.get(str(record.msg), -math.inf) < _LOG_EVERY_S:
+        now_s, text = time.monotonic(), record.getMessage()
+        if now_s - self._last_s.get(text, -math.inf) < _LOG_EVERY_S:
             return False
-        self._last_s[str(record.msg)] = now_s
+        if len(self._last_s) >= _MOST_MESSAGES:
+            self._last_s.clear()
+        self._last_s[text] = now_s
         return True

@@ -13,8 +13,8 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from starlette.types import Receive, Scope, Send
 
+from joulewise.serve.connection_limits import STALLED_S
 from joulewise.serve.face_hub import Hub, Listener
-from joulewise.serve.listen import STALLED_S
 from joulewise.serve.tokens import Guard
 
 KEEP_ALIVE_S = 15.0

@@ -39,6 +39,10 @@ def _parameters(dependant: Dependant) -> Iterator[str]:
         yield from _parameters(needed)
 
 
+_FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
+"""What proxies add: such a request comes from wherever the proxy's client is, and not from this machine."""
+
+
 def allowed(guard: Guard, scope: Scope, *, owners: bool = False) -> Callable[..., Awaitable[None]]:
     """What a router of that scope depends on: 401 or 403 for a request that the guard refuses, then BadSpec for
     parameters that the route does not have. Where its path names a ``node``, an agent's token must be that node's.
@@ -52,7 +56,7 @@ def allowed(guard: Guard, scope: Scope, *, owners: bool = False) -> Callable[...
         answer = guard.admits(
             scope,
             authorization=request.headers.get("authorization"),
-            peer=request.client.host if request.client else None,
+            peer=request.client.host if request.client and not any(map(request.headers.get, _FORWARDED)) else None,
             host=request.headers.get("host"),
             origin=request.headers.get("origin"),
             node=request.path_params.get("node"),

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from joulewise.core.errors import BadSpec, MissingPart
-from joulewise.serve.connection_limits import ACCEPTED_AT_ONCE, Limited, LogSeldom, Places, most_connections
+from joulewise.serve.connection_limits import ACCEPTED_AT_ONCE, STALLED_S, Limited, LogSeldom, Places, most_connections
 from joulewise.serve.local_paths import folder_of, listens
 from joulewise.serve.peer import PeerCredentials
 
@@ -31,9 +31,6 @@ _GRACE_S = 10
 """What is being answered when we are told to end may be answered for this long; an ask takes milliseconds."""
 _SOON_S = 2
 """The same for ``serving``: an agent that waits for news gets none any more."""
-STALLED_S = 60.0
-"""Whoever takes nothing of what was sent for so long is cut off. A server that merely closes such a connection waits
-for ever to hand over what is on its way, and keeps its descriptor until then."""
 _PATIENCE_S = 0.5
 """The same for one that takes nothing while we end."""
 _QUEUE = 2048
@@ -203,7 +200,8 @@ def _server(app: Any, grace_s: int) -> Any:
         lifespan="auto",
         timeout_graceful_shutdown=grace_s,
     )
-    logging.getLogger("uvicorn.error").addFilter(_SELDOM)
+    for name in ("uvicorn.error", "joulewise.serve"):
+        logging.getLogger(name).addFilter(_SELDOM)
     return Server(config)
 
 

@@ -118,6 +118,14 @@ def test_json_of_another_shape_is_said_to_be_so() -> None:
         slurm_text.jobs({"jobs": [{"job_id": 1}]})
 
 
+def test_a_job_without_its_user_is_refused_and_not_taken_for_root_s() -> None:
+    said = {"job_id": 1, "job_state": "PENDING", "user_id": 1000}
+    assert slurm_text.jobs({"jobs": [said]})[0].uid == 1000
+    del said["user_id"]
+    with pytest.raises(EngineLost, match="not as known here"):
+        slurm_text.jobs({"jobs": [said]})
+
+
 @pytest.mark.parametrize(
     ("text", "names"),
     [

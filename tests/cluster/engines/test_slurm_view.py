@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -40,6 +41,7 @@ class Told(SlurmCommands):
         self.handed: list[tuple[tuple[str, ...], str, bytes]] = []
         """What ``sbatch`` was told, the script, and the environment."""
         self.accounting = accounting
+        self.enforce = "none"
 
     def has(self, program: str) -> bool:
         return True
@@ -49,7 +51,8 @@ class Told(SlurmCommands):
 
     def run(self, *words: str, directory: str | os.PathLike[str] | None = None) -> str:
         if words[:3] == ("scontrol", "show", "config"):
-            return f"AccountingStorageType = accounting_storage/{'slurmdbd' if self.accounting else 'none'}\n"
+            stored = f"AccountingStorageType = accounting_storage/{'slurmdbd' if self.accounting else 'none'}\n"
+            return f"AccountingStorageEnforce = {self.enforce}\n{stored}"
         if words[0] == "sacct":
             between = next(word for word in words if word.startswith("--delimiter=")).partition("=")[2]
             return "".join(between.join(row) + "\n" for row in self.ended)
@@ -304,3 +307,39 @@ def test_a_job_is_the_same_submission_after_slurm_gave_it_another_number_and_tim
     again = SlurmView(slurm, None).look().mine["x"].order
     assert first.mark == again.mark
     assert first.submitted_s != again.submitted_s
+
+
+@pytest.mark.parametrize(
+    ("enforce", "enforced"),
+    [
+        ("none", set()),
+        ("associations", {"account"}),
+        ("associations,limits,qos", {"account", "qos"}),
+        ("ALL", {"account", "qos"}),
+    ],
+)
+def test_who_may_use_an_account_or_a_qos_is_known_only_where_slurm_enforces_it(
+    enforce: str, enforced: set[str]
+) -> None:
+    slurm = Told()
+    slurm.enforce = enforce
+    assert SlurmView(slurm, None).enforced() == enforced
+
+
+def test_a_forgotten_job_keeps_its_account_and_qos_and_a_full_disk_is_that_jobs_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, comment = slurm_order.written(replace(NIGHT, directory=str(tmp_path)), 5.0, {})
+    slurm = Told()
+    slurm.has_job(7, comment, user_id=os.getuid(), account="vision", qos="urgent")
+    engine = SlurmEngine(commands=slurm, fence=tmp_path)
+    engine.take(1)
+    engine.wait(0.0)
+    slurm.jobs = []
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    engine.wait(0.0)
+    assert slurm.handed == []
+    monkeypatch.undo()
+    engine.wait(0.0)
+    ((words, _, _),) = slurm.handed
+    assert {"--account=vision", "--qos=urgent"} <= set(words)

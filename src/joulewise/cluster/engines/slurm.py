@@ -101,6 +101,10 @@ class SlurmEngine:
             raise BadSpec(f"no node of {self._partition or 'this Slurm'} has GPUs; see GresTypes and gres.conf")
         return tuple(notes)
 
+    def enforced(self) -> frozenset[str]:
+        """As ``SlurmView.enforced``."""
+        return self._view.enforced()
+
     def take(self, epoch: int) -> None:
         """Only the scheduler with the highest ``epoch`` acts from now on; any other's acts raise ``Fenced``."""
         with self._lock:
@@ -238,7 +242,8 @@ class SlurmEngine:
             batch.write_text(slurm_order.script(order), encoding="utf-8")
             kept.write_bytes(slurm_order.packed_environ(environ or {}))
             export = f"--export-file={kept}" if environ else "--export=NONE"
-            self._hand_in(order, batch, each.found.comment, sizes, *user, export)
+            paid = [f"--{name}={of}" for name, of in (("account", each.order.account), ("qos", each.order.qos)) if of]
+            self._hand_in(order, batch, each.found.comment, sizes, *user, *paid, export)
 
     def _aim(self, name: str, place: Place | None) -> None:
         with self._lock:
@@ -374,6 +379,9 @@ class SlurmEngine:
                         self._hand_in_again(each, sizes)
                     except Refused as refusal:  # one job's matter, and no reason to let the others wait
                         self._said[each.name] = str(refusal)
+                    except OSError as fault:  # a full disk, which any user can make of /tmp
+                        why = (fault.strerror or str(fault)).lower()
+                        self._said[each.name] = f"Slurm forgot it, and its script cannot be written: {why}; see TMPDIR"
 
     def _switch(self, nodes: Sequence[SlurmNode]) -> None:
         """Say to Slurm which nodes shall be on or off. A node that is still going off would not hear that it shall

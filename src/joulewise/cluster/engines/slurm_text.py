@@ -236,7 +236,7 @@ def _job(said: Mapping[str, Any]) -> SlurmJob:
             held=_number(said.get("priority")) == 0,
             held_by_user=reason == "JobHeldUser",
             restarts=_number(said.get("restart_cnt")) or 0,
-            uid=_number(said.get("user_id")) or 0,
+            uid=int(said["user_id"]),  # a job without one must not pass for root's
             submit_s=_time(said.get("submit_time")),
             begin_s=_time(said.get("eligible_time")),
             start_s=_time(said.get("start_time")),

@@ -170,16 +170,23 @@ class SlurmView:
         """Whether this Slurm has accounting (slurmdbd) that we can read."""
         if self._accounting is None:
             try:
-                said = self._commands.run("scontrol", "show", "config")
+                stored = "slurmdbd" in self._configured("AccountingStorageType")
             except JoulewiseError:
                 return False  # not known yet
-            stored = any(
-                line.split()[0] == "AccountingStorageType" and "slurmdbd" in line
-                for line in said.splitlines()
-                if line.strip()
-            )
             self._accounting = stored and self._commands.has("sacct")
         return self._accounting
+
+    def enforced(self) -> frozenset[str]:
+        """Of ``account`` and ``qos``, what Slurm lets only those use who may; whoever may not could name any otherwise.
+        EngineLost where it does not answer."""
+        words = set(self._configured("AccountingStorageEnforce").lower().split(","))
+        accounts = {"account"} if words & {"associations", "limits", "qos", "safe", "all"} else set()
+        return frozenset(accounts | ({"qos"} if words & {"qos", "all"} else set()))
+
+    def _configured(self, name: str) -> str:
+        """A setting of slurm.conf as slurmctld has it; empty where it names none."""
+        lines = self._commands.run("scontrol", "show", "config").splitlines()
+        return next((line.partition("=")[2].strip() for line in lines if line.split()[:1] == [name]), "")
 
     def _named(self, ours: Sequence[tuple[SlurmJob, _Known]]) -> tuple[dict[str, Mine], tuple[tuple[Mine, int], ...]]:
         """What each is called, and those that are one too many.
