@@ -104,8 +104,10 @@ def test_a_comment_keeps_energy_reason_and_what_others_wrote(others: str) -> Non
     both = slurm_energy.comment(said, why="the cap")
     assert both.startswith(others)
     assert both.endswith("joulewise energy_j=1234.5; the cap")
+    assert (slurm_energy.why(both), slurm_energy.why(said), slurm_energy.why(others)) == ("the cap", "", "")
     assert slurm_energy.comment(both, energy_j=2000.0).endswith("joulewise energy_j=2000.0; the cap")
     first = slurm_energy.comment(others, why="the cap")
+    assert slurm_energy.why(first) == "the cap"
     assert slurm_energy.comment(first, energy_j=1.0).split() == f"{others} joulewise energy_j=1.0; the cap".split()
 
 

@@ -362,3 +362,11 @@ def test_each_way_of_being_away_has_its_own_line(
     with pytest.raises(kind, match=words) as caught:
         stand_in.commands.run("sbatch")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"), [({}, ""), ({"state_description": "killed by the site"}, "killed by the site")]
+)
+def test_what_a_cancelled_job_last_waited_for_is_not_why_it_was_cancelled(more: dict[str, str], reason: str) -> None:
+    assert job(job_state="PENDING", state_reason="Prolog").reason == "Prolog"
+    assert job(job_state="CANCELLED", state_reason="Prolog", **more).reason == reason

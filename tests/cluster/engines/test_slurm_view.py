@@ -343,3 +343,34 @@ def test_a_forgotten_job_keeps_its_account_and_qos_and_a_full_disk_is_that_jobs_
     engine.wait(0.0)
     ((words, _, _),) = slurm.handed
     assert {"--account=vision", "--qos=urgent"} <= set(words)
+
+
+def test_who_cancelled_a_job_is_not_told_of_the_next_one_of_its_name(tmp_path: Path, scenario) -> None:
+    shown = scenario("R27", "a name that root has cancelled, used again; its user runs scancel", criterion="not 'root'")
+    slurm = Told()
+    slurm.has_job(7, said(NIGHT))
+    engine = SlurmEngine(commands=slurm, fence=tmp_path)
+    engine.take(1)
+    engine.stop("night", "cancelled by root (uid 0)")
+    slurm.has_job(7, said(NIGHT), "CANCELLED")
+    assert [job.why for job in engine.jobs()] == ["cancelled by root (uid 0)"]
+    slurm.has_job(8, said(NIGHT), "PENDING", user_id=BOB, nodes="")
+    assert [(job.id, job.why) for job in engine.jobs()] == [("8", "")]
+    slurm.has_job(8, said(NIGHT), "CANCELLED", user_id=BOB, nodes="")
+    assert [(job.id, job.why) for job in engine.jobs()] == [("8", "")]
+    (told,) = [each for each in engine.wait(0.0) if each.what == "cancelled"]
+    assert told.says == ""
+    shown.saw("nobody is named")
+
+
+def test_who_cancelled_a_job_is_known_to_the_next_scheduler_and_only_of_a_job_that_was_cancelled(
+    tmp_path: Path,
+) -> None:
+    slurm = Told()
+    slurm.has_job(7, said(NIGHT), "CANCELLED", admin_comment="joulewise: cancelled by its user", state_reason="None")
+    slurm.has_job(8, said(replace(NIGHT, name="other")), "CANCELLED", admin_comment="joulewise energy_j=5.0")
+    ended = "site joulewise energy_j=5.0; cancelled by root (uid 0)"  # it was faster
+    slurm.has_job(9, said(replace(NIGHT, name="done")), "COMPLETED", admin_comment=ended)
+    engine = SlurmEngine(commands=slurm, fence=tmp_path)
+    engine.take(1)
+    assert {job.name: job.why for job in engine.jobs()} == {"night": "cancelled by its user", "other": "", "done": ""}

@@ -78,8 +78,9 @@ class SlurmEngine:
         """Those that it does not hear of now."""
         self._given_up: frozenset[str] = frozenset()
         """Nodes that Slurm takes for dead: nothing runs there that could be waited for."""
-        self._said: dict[str, str] = {}
-        """Job → what its user should know: why it was stopped, or what Slurm refused."""
+        self._said: dict[int, str] = {}
+        """Job, by number: its name may be another's later. What its user should know: why it was stopped, or what Slurm
+        refused."""
         self._accounted: dict[int, str] = {}
         """What was written of jobs that are done: the controller goes on showing what was there before."""
         self._busy_until_s = 0.0
@@ -164,7 +165,7 @@ class SlurmEngine:
             self._aims.pop(name, None)
             if job.state in DONE:
                 return
-            self._said[name] = why
+            self._said[job.id] = why
             self._acts.end(job, why)
             self._busy()
 
@@ -234,7 +235,7 @@ class SlurmEngine:
         if uid != os.geteuid():  # without its group, sbatch (22.05) gives the job the group of whoever hands it in
             user = [f"--uid={uid}", f"--gid={gid}"]
         if not order.command or (user and gid is None):
-            self._said[each.name] = "Slurm forgot it, and its order cannot be read any more; hand it in again"
+            self._said[each.slurm.id] = "Slurm forgot it, and its order cannot be read any more; hand it in again"
             return
         environ = slurm_order.kept_environ(each.found.folder, uid)
         with tempfile.TemporaryDirectory(prefix="joulewise-") as folder:
@@ -266,7 +267,7 @@ class SlurmEngine:
                 aim = self._aims[name] = Aim(None if place is None else dict(place))
                 if before is not None:  # it was asked already, and the time it has had counts
                     aim.asked_s, aim.last_asked_s, aim.waiting_s = before.asked_s, before.last_asked_s, before.waiting_s
-            self._said.pop(name, None)
+            self._said.pop(job.id, None)
             self._busy()
             self._carry(name, self._aims[name], view)
 
@@ -316,9 +317,9 @@ class SlurmEngine:
         self._busy()
         try:
             self._do(step, job, aim, now_s)
-            self._said.pop(name, None)
+            self._said.pop(job.id, None)
         except Refused as refusal:
-            self._said[name] = str(refusal)
+            self._said[job.id] = str(refusal)
 
     def _do(self, step: Step, job: SlurmJob, aim: Aim, now_s: float) -> None:
         if step is Step.HOLD:
@@ -358,6 +359,8 @@ class SlurmEngine:
         for name, each in view.mine.items():
             if each.slurm.place:
                 self._ran_on[name] = each.slurm.place
+        there = {each.slurm.id for each in (*view.mine.values(), *view.forgotten)}
+        self._said = {number: why for number, why in self._said.items() if number in there}
         if not self._acts.leads:
             return
         for name, each in view.mine.items():
@@ -378,10 +381,11 @@ class SlurmEngine:
                     try:
                         self._hand_in_again(each, sizes)
                     except Refused as refusal:  # one job's matter, and no reason to let the others wait
-                        self._said[each.name] = str(refusal)
+                        self._said[each.slurm.id] = str(refusal)
                     except OSError as fault:  # a full disk, which any user can make of /tmp
                         why = (fault.strerror or str(fault)).lower()
-                        self._said[each.name] = f"Slurm forgot it, and its script cannot be written: {why}; see TMPDIR"
+                        says = f"Slurm forgot it, and its script cannot be written: {why}; see TMPDIR"
+                        self._said[each.slurm.id] = says
 
     def _switch(self, nodes: Sequence[SlurmNode]) -> None:
         """Say to Slurm which nodes shall be on or off. A node that is still going off would not hear that it shall
@@ -402,7 +406,7 @@ class SlurmEngine:
                     ) from refusal
 
     def _seen(self, name: str, each: Mine) -> JobSeen:
-        seen = each.seen(self._said.get(name, ""))
+        seen = each.seen(self._said.get(each.slurm.id, ""))
         aim = self._aims.get(name)
         if seen.state == "running" and aim is not None and dict(aim.place or {}) != dict(seen.place):
             return replace(seen, state="leaving", since_s=None, exit_code=None)

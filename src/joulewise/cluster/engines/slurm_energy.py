@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 _ENERGY = re.compile(r"joulewise energy_j=(\d+(?:\.\d+)?)")
+_WHY = re.compile(r"joulewise(?: energy_j=[^;\s]+;|:) (.*)", re.DOTALL)
 
 
 def comment(before: str, *, energy_j: float | None = None, why: str = "") -> str:
@@ -31,3 +32,9 @@ def energy(comment: str) -> float | None:
     """The joules that a comment names; None where it names none."""
     found = _ENERGY.search(comment)
     return float(found[1]) if found else None
+
+
+def why(comment: str) -> str:
+    """The reason that a comment names; empty where it names none."""
+    found = _WHY.search(comment)
+    return found[1].strip() if found else ""

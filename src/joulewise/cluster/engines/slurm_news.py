@@ -17,9 +17,10 @@ class SlurmNews:
         self._nodes: dict[str, NodeState] = {}
 
     def since(
-        self, view: View, nodes: Sequence[SlurmNode], now_s: float, aimed: Collection[str], said: Mapping[str, str]
+        self, view: View, nodes: Sequence[SlurmNode], now_s: float, aimed: Collection[str], said: Mapping[int, str]
     ) -> tuple[Happened, ...]:
-        """``aimed``: jobs that are under way to somewhere, so that they stop is no loss; ``said``: why others ended."""
+        """``aimed``: jobs that are under way to somewhere, so that they stop is no loss; ``said``: why others ended, by
+        number."""
         before, self._jobs = (
             self._jobs,
             {name: (each.slurm.state, each.slurm.starts) for name, each in view.mine.items()},
@@ -30,7 +31,7 @@ class SlurmNews:
         happened: list[Happened] = []
         for name, (state, starts) in self._jobs.items():
             was = before.get(name)
-            says = view.mine[name].slurm.reason
+            says = view.mine[name].why
             if was is None:
                 happened.append(Happened(now_s, "submitted", name))
             if was == (state, starts):
@@ -38,7 +39,7 @@ class SlurmNews:
             if state == "running":
                 happened.append(Happened(now_s, "started", name, says))
             elif state in DONE:
-                happened.append(Happened(now_s, state, name, said.get(name, says)))
+                happened.append(Happened(now_s, state, name, said.get(view.mine[name].slurm.id, says)))
             elif state == "waiting" and was is not None and was[0] != "waiting":
                 happened.append(Happened(now_s, "stopped" if name in aimed else "lost", name, says))
         gone = [name for name, was in before.items() if name not in self._jobs and was[0] not in DONE]

@@ -218,6 +218,8 @@ def _job(said: Mapping[str, Any]) -> SlurmJob:
         state = _JOB.get(word, "waiting")
         per_node, _ = gpus(str(said.get("tres_per_node") or ""))
         reason = str(said.get("state_reason") or "")
+        # What a job that was cancelled last waited for ("Prolog", "Resources") is not why it was cancelled.
+        waits_for = "" if reason == "None" or state == "cancelled" else reason
         return SlurmJob(
             id=int(said["job_id"]),
             name=str(said.get("name") or ""),
@@ -246,7 +248,7 @@ def _job(said: Mapping[str, Any]) -> SlurmJob:
             gid=_number(said.get("group_id")),
             account=str(said.get("account") or ""),
             qos=str(said.get("qos") or ""),
-            reason="" if reason == "None" else str(said.get("state_description") or "") or reason,
+            reason="" if reason == "None" else str(said.get("state_description") or "") or waits_for,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as fault:
         raise EngineLost(

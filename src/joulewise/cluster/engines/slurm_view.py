@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 
 from joulewise.cluster import orders
 from joulewise.cluster.engine import DONE, JobSeen, Order
-from joulewise.cluster.engines import slurm_order, slurm_text
+from joulewise.cluster.engines import slurm_energy, slurm_order, slurm_text
 from joulewise.cluster.engines.slurm_commands import SlurmCommands
 from joulewise.cluster.engines.slurm_order import Found
 from joulewise.cluster.engines.slurm_text import SlurmJob
@@ -57,6 +57,13 @@ class Mine:
             mark=f"{job.uid}:{self.found.digest}"[: orders.LONGEST_TEXT],
         )
 
+    @property
+    def why(self) -> str:
+        """Why it stands so: of a job that was cancelled, what its administrator's comment says of it, which no user
+        may write and the next scheduler still finds; else Slurm's reason."""
+        job = self.slurm
+        return (slurm_energy.why(job.admin_comment) if job.state == "cancelled" else "") or job.reason
+
     def seen(self, why: str = "") -> JobSeen:
         """As the protocol says it."""
         job = self.slurm
@@ -71,7 +78,7 @@ class Mine:
             starts=job.starts,
             since_s=job.end_s if done else since_s[job.state],
             exit_code=job.exit_code if done else None,
-            why=why or job.reason,
+            why=why or self.why,
             by=Caller(uid=job.uid),
         )
 
