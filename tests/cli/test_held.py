@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import suppress
+
 import pytest
 
+from joulewise.cli import tuning
 from joulewise.cli.gpus import OpenGpus
 from joulewise.cli.held import Held
-from joulewise.core.errors import LeaseTaken, NoGpu, OutOfRange
+from joulewise.cli.objectives import Wanted
+from joulewise.core.errors import LeaseLost, LeaseTaken, NoGpu, OutOfRange
 from joulewise.core.knob import Setting
+from joulewise.device import job_lease
 from joulewise.device.hold import hold
-from joulewise.device.lease import Ending
+from joulewise.device.lease import Ended, Ending
 from joulewise.device.virtual import VirtualGpu
 
 WANTED = Setting(power_limit_w=500.0)
@@ -79,6 +85,71 @@ def test_what_cannot_be_set_is_refused_and_nothing_is_left_behind(found: OpenGpu
         with pytest.raises(LeaseTaken), Held(found, WANTED, reason="a test"):
             raise AssertionError("not entered")
         assert idle_gpu.asked_limit_w == 700.0
+
+
+class Hung:
+    """A lease that is not given back before the driver answers."""
+
+    name, notes, alive = "hung", (), True
+
+    def __init__(self) -> None:
+        self.answers = threading.Event()
+        self.in_time: list[bool] = []
+
+    def notices(self) -> tuple[()]:
+        return ()
+
+    def release(self) -> Ended:
+        self.in_time.append(self.answers.wait(30))
+        return Ended("released")
+
+
+def test_a_driver_that_hangs_as_it_is_given_back_costs_some_seconds_and_a_line(
+    found: OpenGpus, idle_gpu: VirtualGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_lease, "GIVE_BACK_S", 0.05)
+    hung = Hung()
+    with Held(found, WANTED, reason="a test") as held:
+        assert held._lease is not None
+        held._lease.release()
+        held._lease = hung  # type: ignore[assignment]
+        result = held.end(60.0)
+    hung.answers.set()
+    assert any("may not have been given back: lease hung" in note for note in result.notes)
+    assert hung.in_time in ([], [True])
+
+
+@pytest.mark.parametrize("hangs", ["taking", "giving back"])
+def test_with_tune_too(hangs: str, found: OpenGpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_lease, "GIVE_BACK_S", 0.05)
+    monkeypatch.setattr(tuning, "_PATIENCE_S", 0.05)
+    hung, asked, taken = Hung(), threading.Event(), threading.Event()
+
+    def take(*_: object) -> Hung:
+        asked.set()
+        assert hangs == "giving back" or hung.answers.wait(30)
+        return hung
+
+    monkeypatch.setattr("joulewise.cli.held.take", take)
+    made = tuning.Tuning(found, Wanted(), ["true"])
+
+    def tune() -> None:
+        with suppress(LeaseLost):
+            made._lease.take()
+        taken.set()
+
+    made._thread = threading.Thread(target=tune)
+    made._thread.start()
+    assert asked.wait(30)
+    if hangs == "giving back":
+        assert taken.wait(30)
+    made.finish()
+    assert hung.in_time == []  # nobody has waited for the driver
+    notes = made.end().notes
+    hung.answers.set()
+    made._thread.join(60)
+    assert any("lease hung has not been given back" in note for note in notes) == (hangs == "giving back")
+    assert hangs == "giving back" or hung.in_time == [True]
 
 
 def test_without_a_gpu_there_is_nothing_to_set() -> None:

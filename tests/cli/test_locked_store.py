@@ -15,6 +15,7 @@ from joulewise.cli import tuning
 from joulewise.cli.gpus import OpenGpus
 from joulewise.cli.objectives import Wanted
 from joulewise.core.measurement import Outcome
+from joulewise.device.job_lease import JobLease
 from joulewise.report.keeping import END_WAIT_S, SAVE_WAIT_S
 from joulewise.report.summaries import State, Summaries
 from joulewise.store import Database, SqliteStore, open_store, views
@@ -247,7 +248,8 @@ def test_what_was_set_is_given_back_while_the_tuner_still_waits_for_its_store(id
         answers.wait(30)
 
     made = tuning.Tuning(OpenGpus([idle_gpu], {}, "a test's"), Wanted(), ["true"])
-    made._lease = Lease()
+    made._lease = JobLease(Lease)
+    made._lease.take()
     made._thread = threading.Thread(target=waits)
     made._thread.start()
     made.finish()

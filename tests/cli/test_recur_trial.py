@@ -1,12 +1,18 @@
 """One trial: how it ended is told from what it said, how it left, and who stopped it. Real commands."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 
+from joulewise.cli.objectives import Wanted
+from joulewise.cli.recur_output import Output
+from joulewise.cli.recur_stop import Stop
 from joulewise.cli.recur_trial import Ended, Terms, tried
+from joulewise.cli.tuning import Tuning
 from joulewise.core.measurement import Outcome
 from joulewise.core.series import EpochCost
+from joulewise.report.meter import Meter
 from joulewise.report.summaries import State, Summaries
 from joulewise.store import open_store, views
 from joulewise.tune.desk import LEASE_S, Desk, Standing
@@ -162,3 +168,18 @@ def test_a_command_that_cannot_be_started_is_an_error(usual):
     at = desk()
     with pytest.raises(FileNotFoundError):
         tried(at.ask("r1", PLATFORM), ["/no/such/program"], usual, at)
+
+
+def test_gpus_are_given_back_before_anything_else_of_the_end(recording, monkeypatch):
+    order = []
+    for kind, name in ((Tuning, "finish"), (Meter, "end"), (Stop, "tidy"), (Output, "end")):
+        call = getattr(kind, name)
+
+        def told(self, *args, call=call, which=f"{kind.__name__}.{name}"):
+            order.append(which)
+            return call(self, *args)
+
+        monkeypatch.setattr(kind, name, told)
+    with terms(recording) as made:
+        run(tells(0.6), replace(made, aim=Wanted()))
+    assert list(dict.fromkeys(order)) == ["Tuning.finish", "Meter.end", "Stop.tidy", "Output.end"]

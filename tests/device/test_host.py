@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from joulewise.core.measurement import Source
 from joulewise.core.timeline import VirtualTime
-from joulewise.device.host import ROOT_VARIABLE, HostEnergy
+from joulewise.device.host import ROOT_VARIABLE, HostEnergy, _Counter
 from tests.scenario_table import Shown
 
 RANGE_UJ = 262_143_328_850  # what Intel server packages report
@@ -263,3 +264,25 @@ def test_the_root_of_the_tree_comes_from_the_environment(root: Path, monkeypatch
     make_zone(root, "intel-rapl:0", "package-0", 0)
     monkeypatch.setenv(ROOT_VARIABLE, str(root))
     assert [zone.name for zone in HostEnergy().zones] == ["package-0"]
+
+
+def test_two_threads_that_read_at_once_count_every_joule_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    zone = make_zone(root, "intel-rapl:0", "package-0", 0)
+    time = VirtualTime()
+    host = HostEnergy(root, time=time)
+    before = host.read()
+    set_energy(zone, 5_000_000)
+    time.sleep(1.0)
+    add, beside = _Counter._add, []
+
+    def interrupted(counter: _Counter, used_j: float, waited_s: float) -> None:
+        if not beside:  # the first of the two is in the middle of counting
+            beside.append(threading.Thread(target=host.read))
+            beside[0].start()
+            beside[0].join(0.2)
+        add(counter, used_j, waited_s)
+
+    monkeypatch.setattr(_Counter, "_add", interrupted)
+    host.read()
+    beside[0].join(60)
+    assert host.between(before, host.read()).energy_j == 5.0

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -15,22 +16,25 @@ import pytest
 import joulewise
 from joulewise import native
 from joulewise.core.block import Rung
-from joulewise.core.errors import LeaseLost, NotKept
+from joulewise.core.errors import GpuLost, LeaseLost, NotKept
 from joulewise.core.event import Began, Decided, Event
 from joulewise.core.marks import ENVIRONMENT
+from joulewise.core.objective import MinEnergy
 from joulewise.device import discover, node
 from joulewise.device.lease import Lease
 from joulewise.frameworks import hooks, huggingface, lightning
-from joulewise.frameworks.torch import Job, _Holder, _reason, tuning
+from joulewise.frameworks.torch import Job, _Found, _reason, _Record, _Tuner, tuning
 from joulewise.report.claim import Claim
+from joulewise.report.meter import Meter
 from joulewise.report.story import Story
 from joulewise.report.summaries import Summaries
-from joulewise.store import Database, open_store, views
+from joulewise.store import Database, SqliteStore, open_store, views
 from joulewise.store.journal import MemoryJournal
 from joulewise.store.memory import Memory
 from joulewise.store.recurring import workload
 from joulewise.tune.status import Advice, Summary
 from tests.cli import made_up
+from tests.cli.test_locked_store import HANGS, Locked
 
 
 def test_under_a_command_that_watches_the_job_it_is_left_to_that(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,6 +82,86 @@ def test_a_bound_that_is_none_is_refused() -> None:
         pass
 
 
+def test_a_driver_that_hangs_while_gpus_are_taken_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("joulewise.frameworks.torch._END_S", 0.2)
+    asked, answers, released, in_time = threading.Event(), threading.Event(), threading.Event(), []
+
+    class Held:
+        def release(self) -> None:
+            released.set()
+
+    def hold(gpus: object, *, reason: str) -> Held:
+        asked.set()
+        in_time.append(answers.wait(30))
+        return Held()
+
+    monkeypatch.setattr("joulewise.device.hold.hold", hold)
+    with tuning(gpu="sim:h200", journal=MemoryJournal()) as job:
+        while not asked.wait(0.02):  # until its pace is known
+            job.step()
+    answers.set()
+    assert released.wait(60)
+    assert in_time == [True]
+
+
+def test_training_begins_although_the_store_hangs_and_its_end_waits_no_longer_than_any(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("JOULEWISE_HOME", str(tmp_path))
+    store = SqliteStore(Database())
+    with store.database.writing():
+        pass
+    store.close()
+    with Locked(HANGS, str(tmp_path / "joulewise.db")) as lock:
+        with tuning(gpu="sim:h200") as job:
+            began = job.says
+            job.step()
+        assert lock.holds()
+    assert began == "waiting for the store"
+    assert job.says == "not tuned: the store had not answered when training ended"
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert "saved in" in warning
+    with tuning(gpu="sim:h200") as job:
+        job.step()
+    assert sorted(run.facts["tuned"] for run in views.runs(store.tables) if "tuned" in run.facts) == [False]
+    assert len(views.runs(store.tables)) == 2
+    store.close()
+
+
+@pytest.mark.parametrize("fails", ["begin", "end"])
+def test_what_fails_in_measuring_is_a_warning_and_training_goes_on(
+    fails: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def failing(*_: object) -> None:
+        raise GpuLost("it fell off the bus")
+
+    monkeypatch.setattr(Meter, fails, failing)
+    trained = False
+    with tuning(gpu="sim:h200", journal=MemoryJournal()) as job:
+        job.step()
+        trained = True
+    assert trained
+    assert "it fell off the bus" in caplog.text
+    assert (job.says == "not tuned: it fell off the bus") == (fails == "begin")
+    assert hooks.marker() is None
+    with pytest.raises(ZeroDivisionError), tuning(gpu="sim:h200", journal=MemoryJournal()) as job:
+        job.step(1 / 0)
+
+
+@pytest.mark.parametrize(("code", "outcome"), [(None, "reached"), (0, "reached"), (3, "failed"), ("no data", "failed")])
+def test_a_script_that_exits_has_failed_only_where_its_exit_code_says_so(
+    code: int | str | None, outcome: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JOULEWISE_HOME", str(tmp_path))
+    with pytest.raises(SystemExit), tuning(gpu="sim:h200"):
+        sys.exit(code)
+    store = open_store()
+    (run,) = views.runs(store.tables)
+    store.close()
+    assert run.measured is not None
+    assert run.measured["outcome"] == outcome
+
+
 def test_what_fails_in_training_fails_as_ever_and_the_tuner_ends() -> None:
     with pytest.raises(ZeroDivisionError), tuning(gpu="sim:h200", journal=MemoryJournal()) as job:
         job.step(1 / 0)
@@ -85,16 +169,6 @@ def test_what_fails_in_training_fails_as_ever_and_the_tuner_ends() -> None:
     assert job.summary.why == "stopped"
     assert hooks.marker() is None
     joulewise.step()
-
-
-def test_what_was_taken_is_given_back_and_nothing_is_taken_afterwards() -> None:
-    holder = _Holder(discover.find("sim:h200"))
-    lease = holder.take()
-    assert lease.alive
-    holder.release()
-    assert not lease.alive
-    with pytest.raises(LeaseLost):
-        holder.take()
 
 
 @pytest.mark.parametrize(
@@ -114,8 +188,11 @@ def test_a_lease_says_nothing_of_the_arguments(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr("joulewise.device.hold.hold", hold)
     monkeypatch.setattr(sys, "argv", ["train.py", "--api-key=SECRET"])
-    with pytest.raises(LeaseLost):
-        _Holder(discover.find("sim:h200")).take()
+    with Meter(found := discover.find("sim:h200")) as meter:
+        record = _Record(meter, "run", 1, "", {})
+        tuner = _Tuner(_Found.of(found), MinEnergy(), False, record, Job(""))
+        with pytest.raises(LeaseLost):
+            tuner._acquire()
     assert told == ["joulewise in train.py"]
 
 
@@ -200,7 +277,7 @@ def test_a_store_that_cannot_be_used_costs_the_keeping_and_one_warning(
         job.step()
     assert job.summary is not None
     (warning,) = [record.getMessage() for record in caplog.records]
-    assert warning.startswith("this run is not kept: ")
+    assert warning.startswith("this run is not kept in the store yet: ")
 
 
 def test_how_it_ended_is_said_as_the_command_says_it() -> None:

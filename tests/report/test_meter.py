@@ -42,7 +42,6 @@ def test_without_a_gpu_the_host_alone_is_measured_or_it_is_said_why_not(
     monkeypatch.setenv("JOULEWISE_POWERCAP_ROOT", str(tmp_path / "absent"))
     with Meter([]) as used:
         used.begin()
-        used.keep_up()
         assert (used.sampler, used.so_far(), sights(used)) == (None, None, [])
         gpus, host = used.end(Outcome.REACHED)
     assert gpus == []
@@ -128,3 +127,23 @@ def test_what_a_call_raises_in_time_is_raised() -> None:
     with pytest.raises(ZeroDivisionError):
         meter._within(5.0, lambda: 1 / 0)
     assert meter._within(5.0, lambda: 7) == 7
+
+
+def test_the_hosts_counters_are_kept_up_by_nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    zone = tmp_path / "intel-rapl:0"
+    zone.mkdir()
+    for name, text in {"name": "package-0", "energy_uj": "0", "max_energy_range_uj": "262143328850"}.items():
+        (zone / name).write_text(text)
+    monkeypatch.setenv("JOULEWISE_POWERCAP_ROOT", str(tmp_path))
+    monkeypatch.setattr(meter, "_HOST_S", 0.01)
+    with Meter([]) as used:
+        used.begin()
+        reads, read = [], used.host.read
+        monkeypatch.setattr(used.host, "read", lambda: reads.append(threading.current_thread()) or read())
+        until(lambda: len(reads) >= 2)
+        assert threading.current_thread() not in reads
+        _, host = used.end(Outcome.REACHED)
+        assert host.energy_j == 0.0
+        (beside,) = set(reads) - {threading.current_thread()}
+        beside.join(20)
+        assert not beside.is_alive()

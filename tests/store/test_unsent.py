@@ -1,6 +1,7 @@
 """What a run could not write, saved in a file and taken in later: nothing lost, nothing doubled, nothing believed."""
 
 import logging
+import os
 
 import pytest
 
@@ -90,6 +91,61 @@ def test_a_stream_that_has_gone_on_otherwise_is_left_alone(store, caplog):
     assert len(events(store)) == 1
     assert [each.suffix for each in path.parent.iterdir()] == [".damaged"]
     assert "has gone on otherwise" in caplog.text
+
+
+def test_readings_that_come_too_late_are_not_lost_with_their_file(store, caplog):
+    """A run that was gone on with has written its own: nothing can be put between readings."""
+    store.readings().write("run", "GPU-1", [Sample(1.7e9 + second, power_w=300.0) for second in (2, 3, 90, 91)])
+    path = unsent.save(store, Unsent("run", {"run": (0, EVENTS)}, SAMPLES))
+    before = path.read_bytes()
+    with caplog.at_level(logging.WARNING, "joulewise"):
+        assert unsent.take_in(store, nobody) == ["run"]
+    (aside,) = path.parent.iterdir()
+    assert (aside.suffix, aside.read_bytes()) == (".damaged", before)
+    (line,) = caplog.messages
+    assert line.endswith("holds later readings of run, so 3 are only in the file")
+    assert events(store) == EVENTS
+
+
+def test_a_run_of_which_a_file_is_left_is_known(store, home):
+    assert not unsent.waits("run")
+    path = unsent.save(store, Unsent("run", {"run": (0, EVENTS)}))
+    assert unsent.waits("run")
+    assert not unsent.waits("ru")
+    path.rename(path.with_suffix(".damaged"))
+    assert unsent.waits("run")
+    path.with_suffix(".damaged").unlink()
+    assert not unsent.waits("run")
+
+
+def test_it_ends_between_two_files_once_it_is_enough(store):
+    for number in range(3):
+        unsent.save(store, Unsent(f"run{number}", {f"run{number}": (0, EVENTS)}))
+    answers = iter([False, True])
+    assert len(unsent.take_in(store, nobody, lambda: next(answers))) == 1
+    assert len(unsent.take_in(store, nobody)) == 2
+
+
+def test_what_a_killed_writer_left_is_counted_and_deleted_when_it_is_old(store, monkeypatch):
+    monkeypatch.setattr(unsent, "MOST_FILES", 2)
+    path = unsent.save(store, Unsent("run", {"run": (0, EVENTS)}))
+    old, new = path.with_name("killed-1.part"), path.with_name("writing-2.part")
+    for part in (old, new):
+        part.write_text("{")
+    with pytest.raises(NotKept, match="holds 2 runs already"):
+        unsent.save(store, Unsent("run", {"run": (0, EVENTS)}))
+    os.utime(old, (1.7e9, 1.7e9))
+    unsent.take_in(store, nobody)
+    assert [each.name for each in path.parent.iterdir()] == ["writing-2.part"]
+
+
+def test_a_file_that_can_be_neither_read_nor_renamed_hides_no_other(store, caplog, monkeypatch):
+    good = unsent.save(store, Unsent("run", {"run": (0, EVENTS)}))
+    (good.parent / "bad.jsonl").write_bytes(b"\n")
+    (good.parent / "bad.damaged").mkdir()
+    with caplog.at_level(logging.WARNING, "joulewise"):
+        assert unsent.take_in(store, nobody) == ["run"]
+    assert "bad.jsonl cannot be taken in" in caplog.text
 
 
 DAMAGED = {

@@ -19,6 +19,7 @@ from joulewise.cli.usage import common_knobs
 from joulewise.core.errors import JoulewiseError, NoGpu
 from joulewise.core.knob import Setting
 from joulewise.device.gpu import Gpu
+from joulewise.device.job_lease import release_in_time
 from joulewise.device.lease import Applied, Ended, Lease
 
 LOOK_S: Final = 0.5
@@ -129,7 +130,7 @@ class Held:
         if self._lease is None or self._ended is not None:
             return
         try:
-            self._ended = self._lease.release()
+            self._ended = release_in_time(self._lease)
         except JoulewiseError as error:
             self._said.append(f"what was set may not have been given back: {error}")
             self._ended = Ended(str(error))

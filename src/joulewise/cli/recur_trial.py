@@ -138,16 +138,15 @@ def tried(asked: Asked, command: Sequence[str], terms: Terms, desk: SeriesDesk) 
         running = _Running(asked, terms, desk, meter, Epochs(meter.sampler, begun_s), tuning, feed, printed)
         stop = Stop(child.pid, feed, terms.grace_s)
         while (code := child.wait(_LOOK_S)) is None:
-            meter.keep_up()
             output.keep_up()
             running.look(stop)
             stop.keep_up()
+        if tuning is not None:
+            tuning.finish()  # first: whatever else the end waits for, the GPUs are given back
         used, host = meter.end(Outcome.REACHED if code == 0 else Outcome.FAILED)  # here: what follows is not the job's
         stop.tidy()
         output.end()
         running.catch_up()
-        if tuning is not None:
-            tuning.finish()
         killed = code == _KILLED and _killed_for_memory() != killed_before
         preempted = child.stopped_by is not None
         ended = running.ended(

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from joulewise.store.store import Store
 
 _UNSEEN_WAIT_S = 5.0
-"""How long to sleep while nothing is shown: the host's counters want to be read once a minute, and a child's end
-that a foreign thread of ours might have swallowed shall not go unseen for long."""
+"""How long to sleep while nothing is shown: a child's end that a foreign thread of ours might have swallowed shall not
+go unseen for long."""
 _HELD_WAIT_S = 0.5
 """With ``--set`` and ``--tune``: how late the loss of what was held may be told."""
 _TUNING = "With --tune"
@@ -345,7 +345,6 @@ def _measured(
     wait_s = view.refresh_s if view else _HELD_WAIT_S if held or tuning else _UNSEEN_WAIT_S
     with view or nullcontext():
         while (code := child.wait(wait_s)) is None:
-            meter.keep_up()
             _say_news(held, tuning)
             if view:
                 view.draw()

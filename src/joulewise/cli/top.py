@@ -110,7 +110,6 @@ class Watch:
         if time.monotonic() >= self._pids_due_s:
             self._pids_due_s = time.monotonic() + _PIDS_EVERY_S
             self._pids = {gpu.info.uuid: _pids(gpu) for gpu in self._meter.gpus}
-        self._meter.keep_up()
         return [replace(sight, pids=self._pids.get(sight.info.uuid)) for sight in sights(self._meter)]
 
     def refuse_if_all_lost(self) -> None:

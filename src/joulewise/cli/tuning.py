@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any, Final
 from joulewise.cli.gpus import OpenGpus
 from joulewise.cli.objectives import Wanted
 from joulewise.cli.usage import counted_outside, left_behind, no_rights, uses, why_never, why_not_told
-from joulewise.core.errors import JoulewiseError, LeaseLost, NotKept
+from joulewise.core.errors import JoulewiseError, NotKept
 from joulewise.core.knob import DEFAULT
 from joulewise.core.secrecy import masked
 from joulewise.device.gpu import Gpu
+from joulewise.device.job_lease import JobLease
 from joulewise.device.lease import Lease, Restored
 from joulewise.report.keeping import LearntLater, began_facts, new_name, tuners_journal
 from joulewise.report.words import LOST, plainly
@@ -96,7 +97,7 @@ class Tuning:
         self._meter: Meter | None = None
         self._online: Online | None = None
         self._summary: Summary | None = None
-        self._lease: Lease | None = None
+        self._lease = JobLease(self._acquire)
         self._restored: tuple[Restored, ...] = ()
         self._ended = threading.Event()
         self._measured = threading.Event()
@@ -249,7 +250,7 @@ class Tuning:
             sampler = self._stack.enter_context(Sampler(gpus, lock_directory=self._marks))
         online = build(
             gpus,
-            lease=None if self._dry_run else self._take,
+            lease=None if self._dry_run else self._lease.take,
             feed=StepFeed(self._marks, gpus[0].time),
             objective=self._objective,
             seed=self._seed,
@@ -281,14 +282,11 @@ class Tuning:
             self._notes.append(opened.says)
         self._journal, self.run, self.journalled = opened.journal, opened.run, opened.run
 
-    def _take(self) -> Lease:
+    def _acquire(self) -> Lease:
         """A lease on the GPUs that are used; the tuner asks again for a while if it is refused."""
         from joulewise.cli.held import take
 
-        if self._ended.is_set():
-            raise LeaseLost("the command has ended")
-        self._lease = take(self._found, self._used, None, self._reason)
-        return self._lease
+        return take(self._found, self._used, None, self._reason)
 
     def _memory(self) -> Memory | None:
         """What earlier runs taught: in the user's own file, whatever keeps the journals."""
@@ -301,13 +299,12 @@ class Tuning:
     # The end.
 
     def _give_back(self) -> None:
-        lease, self._lease = self._lease, None
-        if lease is None:
-            return
         try:
-            self._restored = lease.release().restored
+            ended = self._lease.give_back()
         except JoulewiseError as error:
             self._notes.append(f"what was set may not have been given back: {error}")
+        else:
+            self._restored = ended.restored if ended is not None else self._restored
 
     def _why_untuned(self, summary: Summary | None) -> str | None:
         """Why the tuner never began; None where it did."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,12 +90,13 @@ class HostEnergy:
     """The host's energy counters: opened once, then read at least once a minute.
 
     ``zones`` is what can be read, ``missing`` says for everything else why not. Neither opening nor reading
-    raises: a host without RAPL has no zones and one line in ``missing``. Single-threaded.
+    raises: a host without RAPL has no zones and one line in ``missing``. Safe with several threads.
     """
 
     def __init__(self, root: Path | None = None, *, time: TimeSource | None = None) -> None:
         self.root = root or Path(os.environ.get(ROOT_VARIABLE) or POWERCAP_ROOT)
         self._time = time or WallTime()
+        self._lock = threading.Lock()
         self._counters: list[_Counter] = []
         self._left_out: list[str] = []
         self.missing: tuple[str, ...] = tuple(self._open())
@@ -102,8 +104,9 @@ class HostEnergy:
 
     def read(self) -> HostReading:
         """Joules of every zone since the start. Reads one small file a zone (tens of microseconds each)."""
-        now_s = self._time.now_s()
-        return HostReading(now_s, {counter.zone.name: counter.read(now_s) for counter in self._counters})
+        with self._lock:  # two at once would both count what was used since the reading before
+            now_s = self._time.now_s()
+            return HostReading(now_s, {counter.zone.name: counter.read(now_s) for counter in self._counters})
 
     def between(self, before: HostReading, after: HostReading) -> HostWindow:
         """The energy of the window between two readings of this host."""

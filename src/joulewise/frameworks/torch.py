@@ -42,7 +42,7 @@ from joulewise.frameworks.job_gpus import job_gpus
 if TYPE_CHECKING:
     from joulewise.device.gpu import Gpu
     from joulewise.device.lease import Lease
-    from joulewise.report.keeping import Keeping
+    from joulewise.report.keeping import Keeping, TunersJournal
     from joulewise.report.meter import Meter
     from joulewise.store.journal import Journal
     from joulewise.store.memory import Memory
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from joulewise.tune.status import Status, Summary
 
 _END_S = 10.0  # for the tuner to notice that training is over: it looks at the job twice a second
+_START_S = 2.0  # for a store that has not answered since training began; as long as the end of any run waits for it
 _NAME_CHARACTERS = 60  # of the script, in the reason of a lease
 _log = logging.getLogger("joulewise")
 
@@ -64,7 +65,7 @@ class Job:
         self.summary: Summary | None = None
         """How the tuning ended; None while it lasts, and where there was none."""
         self._says = says
-        self._online: Online | None = None
+        self._status: Callable[[], Status] | None = None
         self._journal: Journal | None = None
 
     def step(self, work: float = 1.0) -> None:
@@ -74,7 +75,7 @@ class Job:
     @property
     def status(self) -> Status | None:
         """How it stands; None where nothing is tuned from here."""
-        return self._online.status() if self._online is not None else None
+        return self._status() if self._status is not None else None
 
     @property
     def says(self) -> str:
@@ -88,8 +89,14 @@ class Job:
 
         return plainly(status.note or status.why)
 
-    def _follows(self, online: Online, journal: Journal) -> None:
-        self._online, self._journal = online, journal
+    def _is_tuned(self, status: Callable[[], Status]) -> None:
+        self._status = status
+
+    def _is_not_tuned(self, says: str) -> None:
+        self._says, self._status = says, None
+
+    def _ended(self, summary: Summary, journal: Journal) -> None:
+        self._journal, self.summary = journal, summary
 
 
 def _ending(summary: Summary, journal: Journal) -> str:
@@ -132,39 +139,32 @@ def tuning(
     if why_not:
         yield Job(why_not)
         return
-    with ExitStack() as stack:
+    job, stack = Job(""), ExitStack()
+    kept: _Record | None = None
+    try:
         try:
             found = _Found.of(job_gpus(gpu))
             kept = _Record.of(stack, found, wanted, dry_run, seed, journal, memory, fingerprint)
-            holder = _Holder(found.gpus)
-            feed, online = _online(found, holder.take, wanted, dry_run, kept)
-            kept.online = online
-        except JoulewiseError as error:
+            tuner = _Tuner(found, wanted, dry_run, kept, job)
+            kept.begin()
+            stack.callback(kept.end, job)
+            hooks.send_to(tuner.feed)
+            stack.callback(hooks.send_to, None)
+            tuner.begin()
+            stack.callback(tuner.end)  # first of all, since the GPU is given back there
+        except Exception as error:  # training is not ours to end
             _log.warning("not tuned: %s", error)
-            yield Job(f"not tuned: {error}")
-            return
-        job = Job("")
-        job._follows(online, kept.journal)
-        hooks.send_to(feed)
-        kept.begin()
-        measured = threading.Event()
-        online.when_measured(measured.set)
-        thread = threading.Thread(target=_run, args=(online, job, measured), name="joulewise tuner", daemon=True)
-        thread.start()
-        failure: BaseException | None = None
+            job._is_not_tuned(f"not tuned: {error}")
+        yield job
+    except BaseException as error:
+        if kept is not None:
+            kept.failed(error)
+        raise
+    finally:
         try:
-            yield job
-        except BaseException as error:
-            failure = error
-            raise
-        finally:
-            online.stop()
-            deadline_s = time.monotonic() + _END_S
-            measured.wait(_END_S)
-            holder.release()  # before anything waits for the store
-            thread.join(max(0.0, deadline_s - time.monotonic()))
-            hooks.send_to(None)
-            kept.end(job, failure)
+            stack.close()
+        except Exception as error:
+            _log.warning("the end of tuning: %s: %s", type(error).__name__, error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,16 +191,18 @@ class _Record:
         self.facts = facts
         self.journalled: str | None = None
         """The name of its journal in the store; None where it has none there."""
+        self.journal: Journal | None = None
+        """The tuner's; None while it has none."""
         self.memory: Memory | None = None
         self.learnt: list[Learnt] = []
         """What the tuner has learnt, to be kept at the end."""
         self.online: Online | None = None
         """The tuner, once there is one: it knows the steps."""
         self._clock = meter.gpus[0].time
+        self._outcome, self._why = Outcome.REACHED, "ended"
+        self._store: Store | None = None
+        """Where the tuner's journal is to be; None where it is in memory."""
         self._keeping: Keeping | None = None
-        from joulewise.store.journal import MemoryJournal
-
-        self.journal: Journal = MemoryJournal()
 
     @classmethod
     def of(
@@ -237,32 +239,40 @@ class _Record:
         store, trouble = keeping.opened()
         if store is not None:
             stack.callback(store.close)
-            trouble = record._keep_in(store, found, dry_run)
+            record._keep_in(store, found, dry_run)
         if trouble is not None:
             _log.warning("%s", trouble)
         return record
 
-    def _keep_in(self, store: Store, found: _Found, dry_run: bool) -> str | None:
-        """Keep the run in ``store``; None, or why it cannot be, in one line."""
-        from joulewise.core.errors import NotKept
+    def _keep_in(self, store: Store, found: _Found, dry_run: bool) -> None:
+        """Keep the run in ``store``, to which nothing is connected yet."""
         from joulewise.core.event import Began
         from joulewise.report import keeping
 
-        try:
-            if not dry_run:
-                uuids = [gpu.info.uuid for gpu in found.gpus]
-                opened = keeping.tuners_journal(
-                    store, self.run, self.fingerprint, uuids, self.facts["wanted"], self.seed
-                )
-                self.seed = self.seed if opened.seed is None else opened.seed
-                self.journal, self.run, self.journalled = opened.journal, opened.run, opened.run
-            if self.memory is None:
-                self.memory = keeping.LearntLater(self.learnt)
-        except NotKept as error:
-            return f"{keeping.NOT_KEPT}: {error}"
+        self._store = None if dry_run else store
         began = Began(self._clock.now_s(), "", {**self.facts, "tuned": False})
-        self._keeping = keeping.of_run(store, found, self.meter, began, self, self.meter.keep_up)
-        return None
+        self._keeping = keeping.of_run(store, found, self.meter, began, self)
+
+    def find_journal(self) -> TunersJournal | None:
+        """Where the tuner writes in the store; waits for that, for some seconds. None where it has no place there."""
+        from joulewise.report import keeping
+
+        if self._store is None:
+            return None
+        uuids = [gpu.info.uuid for gpu in self.meter.gpus]
+        return keeping.tuners_journal(self._store, self.run, self.fingerprint, uuids, self.facts["wanted"], self.seed)
+
+    def find_memory(self) -> Memory | None:
+        """What earlier runs taught; None where nothing is kept, or it cannot be."""
+        from joulewise.core.errors import NotKept
+        from joulewise.report import keeping
+
+        if self.memory is None and self._keeping is not None:
+            try:
+                return keeping.LearntLater(self.learnt)
+            except NotKept as error:
+                _log.warning("what is learnt is not kept: %s", error)
+        return self.memory
 
     def fetch_steps(self) -> list[Step]:
         """The steps that have ended since the last call."""
@@ -274,22 +284,26 @@ class _Record:
         if self._keeping is not None:
             self._keeping.begin()
 
-    def end(self, job: Job, failure: BaseException | None) -> None:
-        """The loop has ended, with ``failure`` if it has failed: measure it, and keep that."""
+    def failed(self, failure: BaseException) -> None:
+        """The loop ends with ``failure``. Nothing of it is remembered: what training has left in memory hangs on it."""
+        if isinstance(failure, SystemExit) and failure.code in (None, 0):
+            return
+        stopped = isinstance(failure, (KeyboardInterrupt, GeneratorExit))
+        self._outcome = Outcome.STOPPED_EARLY if stopped else Outcome.FAILED
+        self._why = f"ended with {type(failure).__name__}"
+
+    def end(self, job: Job) -> None:
+        """The loop has ended: measure it, and keep that."""
         from joulewise.report import keeping, outcome
 
-        ended = Outcome.REACHED if failure is None else Outcome.FAILED
-        if isinstance(failure, (KeyboardInterrupt, GeneratorExit)):
-            ended = Outcome.STOPPED_EARLY
-        gpus, host = self.meter.end(ended)
+        gpus, host = self.meter.end(self._outcome)
         if self._keeping is None:
             return
         duration_s = next((gpu.window_s for gpu in gpus if gpu.window_s is not None), 0.0)
         measured = keeping.measured(gpus, duration_s=duration_s, host_j=host.energy_j, exit_code=None)
-        why = "ended" if failure is None else f"ended with {type(failure).__name__}"
         advice = job.summary.advice if job.summary is not None else ()
         advised = {"advised": outcome.advised(advice[0])} if advice else {}
-        trouble = self._keeping.end(self._clock.now_s(), why, measured, **advised)
+        trouble = self._keeping.end(self._clock.now_s(), self._why, measured, **advised)
         if trouble is not None:
             _log.warning("%s", trouble)
 
@@ -308,33 +322,99 @@ def _says(objective: Objective) -> str:
     return repr(objective)
 
 
-class _Holder:
-    """Takes the lease when the tuner wants it, and gives it back when the block ends, whoever comes first."""
+class _Tuner:
+    """Tunes the loop on a thread of its own: whatever a store, a driver or a daemon takes, training does not wait."""
 
-    def __init__(self, gpus: Sequence[Gpu]) -> None:
-        self._gpus = gpus
-        self._lease: Lease | None = None
+    def __init__(self, found: _Found, wanted: Objective, dry_run: bool, kept: _Record, job: Job) -> None:
+        from joulewise.device.job_lease import JobLease
+        from joulewise.monitor.steps import MemoryFeed
+        from joulewise.tune.status import Status
+
+        self._found, self._wanted, self._dry_run, self._kept, self._job = found, wanted, dry_run, kept, job
+        self.feed = MemoryFeed(found.gpus[0].time)
+        self._lease = JobLease(self._acquire)
+        self._online: Online | None = None
         self._over = False
         self._lock = threading.Lock()
+        self._ready, self._measured = threading.Event(), threading.Event()
+        self._starting = Status(found.gpus[0].time.now_s(), why="waiting for the store")
+        self._thread = threading.Thread(target=self._work, name="joulewise tuner", daemon=True)
 
-    def take(self) -> Lease:
-        from joulewise.core.errors import LeaseLost
+    def begin(self) -> None:
+        """The loop begins."""
+        self._job._is_tuned(self._status)
+        self._thread.start()
+
+    def end(self) -> None:
+        """The loop has ended: give everything back. Waits for the tuner, not for the store."""
+        deadline_s = time.monotonic() + _END_S
+        self._ready.wait(_START_S)
+        with self._lock:
+            online, self._over = self._online, True
+        if online is not None:
+            online.stop()
+            self._measured.wait(max(0.0, deadline_s - time.monotonic()))
+        try:
+            self._lease.give_back()  # before anything waits for the store
+        except JoulewiseError as error:
+            _log.warning("what was set may not have been given back: %s", error)
+        if online is not None:
+            self._thread.join(max(0.0, deadline_s - time.monotonic()))
+        elif not self._ready.is_set():
+            self._job._is_not_tuned("not tuned: the store had not answered when training ended")
+
+    def _status(self) -> Status:
+        return self._online.status() if self._online is not None else self._starting
+
+    def _acquire(self) -> Lease:
         from joulewise.device.hold import hold
 
+        return hold(self._found.gpus, reason=_reason(sys.argv[0]))
+
+    def _work(self) -> None:
+        try:
+            self._tune()
+        except Exception as error:  # a bug of ours is a line, never the script's
+            _log.warning("not tuned: %s", error)
+            self._job._is_not_tuned(f"not tuned: {error}")
+        finally:
+            with self._lock:
+                if not self._over:
+                    hooks.send_to(None)  # nobody reads the marks any more
+            self._ready.set()
+            self._measured.set()
+
+    def _tune(self) -> None:
+        from joulewise.store.journal import MemoryJournal
+        from joulewise.tune.online import build
+
+        kept, gpus = self._kept, self._found.gpus
+        opened = kept.find_journal()
+        journal: Journal = opened.journal if opened is not None else kept.journal or MemoryJournal()
+        online = build(
+            gpus,
+            lease=self._lease.take,
+            feed=self.feed,
+            objective=self._wanted,
+            dry_run=self._dry_run,
+            seed=kept.seed if opened is None or opened.seed is None else opened.seed,
+            journal=journal,
+            memory=kept.find_memory(),
+            fingerprint=kept.fingerprint,
+            run=kept.run if opened is None else opened.run,
+            facts=kept.facts,
+            sampler=kept.meter.sampler,
+        )
+        online.when_measured(self._measured.set)
         with self._lock:
             if self._over:
-                raise LeaseLost("training is over; nothing is set any more")
-            self._lease = hold(self._gpus, reason=_reason(sys.argv[0]))
-            return self._lease
-
-    def release(self) -> None:
-        with self._lock:
-            self._over = True
-            if self._lease is not None:
-                try:
-                    self._lease.release()
-                except JoulewiseError as error:  # its guardian gives back what we cannot
-                    _log.warning("%s", error)
+                return
+            self._online = kept.online = online
+            kept.journal = journal
+            if opened is not None:
+                kept.run = kept.journalled = opened.run
+        self._ready.set()
+        self._job._ended(gpus[0].time.run(online.loop()), journal)
 
 
 def _reason(program: str) -> str:
@@ -352,34 +432,3 @@ def _not_ours() -> str:
     if local_rank() != 0:
         return f"local rank 0 tunes for local rank {local_rank()}"
     return ""
-
-
-def _online(
-    found: _Found, lease: Callable[[], Lease], objective: Objective, dry_run: bool, kept: _Record
-) -> tuple[hooks.Sink, Online]:
-    from joulewise.monitor.steps import MemoryFeed
-    from joulewise.tune.online import build
-
-    feed = MemoryFeed(found.gpus[0].time)
-    online = build(
-        found.gpus,
-        lease=lease,
-        feed=feed,
-        objective=objective,
-        dry_run=dry_run,
-        seed=kept.seed,
-        journal=kept.journal,
-        memory=kept.memory,
-        fingerprint=kept.fingerprint,
-        run=kept.run,
-        facts=kept.facts,
-        sampler=kept.meter.sampler,
-    )
-    return feed, online
-
-
-def _run(online: Online, job: Job, measured: threading.Event) -> None:
-    try:
-        job.summary = online.ruler.sampler.time.run(online.loop())
-    finally:
-        measured.set()

@@ -14,8 +14,8 @@ import logging
 import math
 import secrets
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
@@ -145,15 +145,13 @@ def of_run(
     meter: Meter,
     began: Began,
     tuning: Tuned | None,
-    keep_up: Callable[[], object] | None = None,
 ) -> Keeping:
-    """What keeps a job that ``meter`` measures, not begun; ``began`` as it is, but for the name. ``keep_up`` is called
-    every ten seconds, where nobody else can (``Meter.keep_up``)."""
+    """What keeps a job that ``meter`` measures, not begun; ``began`` as it is, but for the name."""
     assert meter.thinned is not None, "the meter must make samples ready"
     named = replace(began, run=tuning.run if tuning is not None else new_name())
     uuids = [gpu.info.uuid for gpu in found.gpus]
     if tuning is None:
-        return Keeping(store, uuids, meter.thinned, named, keep_up=keep_up)
+        return Keeping(store, uuids, meter.thinned, named)
 
     def journal() -> BackgroundJournal | None:
         return tuning.journal if isinstance(tuning.journal, BackgroundJournal) else None
@@ -167,7 +165,6 @@ def of_run(
         journal=journal,
         learnt=tuning.learnt,
         steps=tuning.fetch_steps,
-        keep_up=keep_up,
     )
 
 
@@ -235,14 +232,19 @@ def tuners_journal(
 ) -> TunersJournal:
     """The journal of the same work if it was killed on this boot of this machine, else a new one called ``run``.
 
+    A run whose end waits in a file was not killed: what earlier runs could not write is taken in first.
     ``wanted`` is the objective in words; ``seed`` that of an interrupted run which has none. The store is waited for as
     long as ``BoundedCalls`` does: what is written to one that is away is written when it is back.
     """
 
     def interrupted() -> tuple[views.Run, list[Event]] | None:
+        take_in(store)
         killed = recurring.interrupted(views.runs(store.tables, most=_LOOKED_AT), fingerprint, uuids, wanted)
-        # One that cannot be read cannot be gone on with.
-        return None if killed is None else (killed, [event for _, event in store.journal(killed.name).read()])
+        if killed is None or unsent_files.waits(killed.name):
+            return None
+        # One that cannot be read cannot be gone on with. Read last: its end may have been taken in since we looked.
+        events = [event for _, event in store.journal(killed.name).read()]
+        return None if any(isinstance(event, Finished) for event in events) else (killed, events)
 
     past: list[Event] = []
     old_seed = None
@@ -252,7 +254,7 @@ def tuners_journal(
             killed, events = before
             old_seed = int(killed.facts.get("seed", seed))
             run, past = killed.name, events
-    except (JoulewiseError, TypeError, ValueError) as error:
+    except Exception as error:  # nothing about an old run may keep a new one from beginning
         _log.debug("the run that was interrupted: %s", error)
     journal = store.journal(run)
     assert isinstance(journal, KeptJournal)
@@ -273,14 +275,20 @@ class LearntLater(Memory):
         return True
 
 
-def take_in(store: Store) -> None:
-    """Write what earlier runs could not write to ``store``. NotKept where it still cannot be written."""
+def take_in(store: Store, enough: Callable[[], bool] = lambda: False) -> None:
+    """Write what earlier runs could not write to ``store``, until it is ``enough``. NotKept where it still cannot be
+    written; a run that cannot be summed up is left to whoever looks at it."""
     from joulewise.report.summaries import Summaries
     from joulewise.tune.desk import Desk
     from joulewise.tune.steady import hand_in
 
-    for name in unsent_files.take_in(store, lambda job, told: hand_in(Desk.of(store, job), told)):
-        Summaries(store).keep(name)
+    for name in unsent_files.take_in(store, lambda job, told: hand_in(Desk.of(store, job), told), enough):
+        try:
+            Summaries(store).keep(name)
+        except NotKept:
+            raise
+        except Exception as error:  # a damaged run is no fault of the one that takes it in
+            _log.debug("run %s cannot be summed up: %s", name, error)
 
 
 def save(store: Store, unsent: Unsent) -> str:
@@ -311,16 +319,17 @@ class Keeping:
         journal: Callable[[], BackgroundJournal | None] = lambda: None,
         learnt: Sequence[Learnt] = (),
         steps: Callable[[], Sequence[Step]] | None = None,
-        keep_up: Callable[[], object] | None = None,
     ) -> None:
         self._store, self._uuids, self._thinned, self._began, self._tuned = store, tuple(uuids), thinned, began, tuned
-        self._tuners_journal, self._learnt, self._keep_up = journal, learnt, keep_up
+        self._tuners_journal, self._learnt = journal, learnt
         self._readings = store.readings()
         self._steps = steps
         self._pace = PaceRecord()
         self._pace_events: list[Event] = []
         """All of this run, in order: two or three bytes a step."""
-        self._pace_journal: Journal | None = None
+        self._pace_journal: KeptJournal | None = None
+        self._pace_after: int | None = None
+        """The id after which they follow in their stream; None while nobody has been able to see."""
         self._stream = ""
         self._journal: Journal | None = None
         self._appended: Began | None = None
@@ -330,6 +339,10 @@ class Keeping:
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._finished: Finished | None = None
+        self._written = threading.Event()
+        """Set when the thread has written this run, or failed to."""
+        self._until_s = math.inf
+        """When, in wall time, the thread is not waited for any longer."""
         self._trouble: str | None = None
         self._thread = threading.Thread(target=self._work, name="joulewise keeper", daemon=True)
 
@@ -354,11 +367,13 @@ class Keeping:
         self._finished = Finished(time_s, why, {"measured": dict(measured)})
         self._began = replace(self._began, facts={**self._began.facts, **facts})
         self._thinned.end()
+        self._until_s = time.monotonic() + END_WAIT_S
         self._ended.set()
         if self._thread.ident is None:
             return None
-        self._thread.join(END_WAIT_S)
-        if not self._thread.is_alive() and self._trouble is None:
+        if self._written.wait(END_WAIT_S) and self._trouble is None:
+            # What is left of the time is for runs that could not write theirs.
+            self._thread.join(max(0.0, self._until_s - time.monotonic()))
             return None
         journal = self._tuners_journal()
         refusal = self._trouble or (journal.refusal if journal is not None else None)
@@ -381,9 +396,10 @@ class Keeping:
         else:
             events[self.name] = journal.unwritten()
             events[measured_stream(self.name)] = (0, [self._finished])
-            if not journal.continued:  # else nobody knows where in its stream the pace goes on
-                self._next_pace(self.name, last=True)
-                events[pace_stream(self.name)] = (0, list(self._pace_events))
+            after = self._pace_after if journal.continued else 0
+            self._next_pace(self.name, last=True)
+            if after is not None:  # else nobody knows where in its stream the pace goes on
+                events[pace_stream(self.name)] = (after, list(self._pace_events))
         with self._lock:
             samples = {
                 uuid: [*self._writing.get(place, ()), *self._thinned.fetch(place)]
@@ -397,16 +413,25 @@ class Keeping:
         try:
             if self._tuned is None:
                 self._append(self._began.run, self._began)
-            with suppress(NotKept):  # the next run tries again
-                take_in(self._store)
+            self._take_in(self._ended.is_set)
             while not self._ended.wait(_PERIOD_S):
-                if self._keep_up is not None:
-                    self._keep_up()
                 self._write()
             self._write()
             self._finish()
         except Exception as error:  # a bug of ours is a line of the result, never the command's
             self._trouble = str(error) if isinstance(error, JoulewiseError) else f"{type(error).__name__}: {error}"
+        finally:
+            self._written.set()
+        if self._trouble is None:
+            self._take_in(lambda: time.monotonic() >= self._until_s)
+
+    def _take_in(self, enough: Callable[[], bool]) -> None:
+        """What earlier runs could not write. Whatever is wrong with it is no fault of this run's; the next tries
+        again."""
+        try:
+            take_in(self._store, enough)
+        except Exception as error:
+            _log.debug("what earlier runs could not write: %s", error)
 
     def _write(self) -> None:
         """Keep what is ready, as soon as it is known under which name."""
@@ -432,8 +457,12 @@ class Keeping:
         """Keep the steps that have ended. Their journal holds in memory what cannot be written now."""
         event = self._next_pace(name, last=last)
         if event is not None:
-            self._pace_journal = self._pace_journal or self._store.journal(pace_stream(name))
-            self._pace_journal.append(event)
+            journal = self._pace_journal or self._store.journal(pace_stream(name))
+            assert isinstance(journal, KeptJournal)
+            self._pace_journal = journal
+            number = journal.append(event)
+            if journal.trouble is None:
+                self._pace_after = number - 1 - self._pace_events.index(event)
 
     def _next_pace(self, name: str, *, last: bool) -> Event | None:
         """The record of the steps that have ended since the last one; None where there is none."""
@@ -461,6 +490,8 @@ class Keeping:
         if isinstance(self._journal, KeptJournal):
             self._journal.flush()
         self._trouble = self._journal.trouble or self._trouble
+        if self._pace_journal is not None and not self._pace_journal.flush():
+            self._trouble = self._pace_journal.trouble or self._trouble
         tuners = self._tuners_journal()
         if tuners is not None and not tuners.end(END_WAIT_S):
             self._trouble = tuners.trouble or self._trouble

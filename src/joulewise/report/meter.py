@@ -32,6 +32,8 @@ _LEAST_SO_FAR_S = 0.5
 _PATIENCE_S, _VIEW_PATIENCE_S = 10.0, 2.0
 """How long the driver may take to answer at the end, and for a view of the open window. A call of a wedged driver never
 returns, and the command's exit code must not wait for it; a whole node of slow counters answers within a second."""
+_HOST_S = 20.0
+"""Between two looks at the host's counters, which want to be read once a minute: they wrap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,7 @@ class Meter:
         self._host_before: HostReading | None = None
         self._so_far: Report | None = None
         self._hung = False
+        self._over = threading.Event()
 
     def __enter__(self) -> Meter:
         return self
@@ -89,6 +92,7 @@ class Meter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._over.set()
         if self._monitor is not None:
             self._monitor.close()
         if self._recorder is not None:
@@ -102,12 +106,10 @@ class Meter:
     def begin(self) -> None:
         """Start the window."""
         self._host_before = self.host.read()
+        if self.host.zones:
+            threading.Thread(target=self._keep_host_up, name="joulewise host", daemon=True).start()
         if self._monitor is not None:
             self._window = self._monitor.window("run", settle=True).begin()
-
-    def keep_up(self) -> None:
-        """To be called at least once a minute: the host's counters wrap."""
-        self.host.read()
 
     def so_far(self) -> Report | None:
         """The open window up to now, as fresh as its cost allows; None where there is no GPU."""
@@ -127,8 +129,14 @@ class Meter:
         assert self._host_before is not None, "begin comes before end"
         report = _within(_PATIENCE_S, lambda: self._report(outcome))
         self.history.end()
+        self._over.set()
         host = self.host.between(self._host_before, self.host.read())
         return self._gpu_results(report), self._host_result(host.energy_j, host.notes)
+
+    def _keep_host_up(self) -> None:
+        # A thread of its own: whoever has begun the window may wait for a store, or for nothing at all.
+        while not self._over.wait(_HOST_S):
+            self.host.read()
 
     def _report(self, outcome: Outcome) -> Report | None:
         if self._window is None:

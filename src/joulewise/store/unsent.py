@@ -3,7 +3,8 @@
 A file is named after its run and lies in ``unsent`` beside the user's own database (whichever store was meant: beside
 a PostgreSQL server there is no place). It holds one JSON object a line: a header with the store's name, then events,
 readings and what was learnt. Taking it in may be repeated at any point: events that are there already are passed over,
-so that neither a writer that was given up and finished late nor a crash in between doubles anything.
+so that neither a writer that was given up and finished late nor a crash in between doubles anything. A run of which a
+file is left has ended, whatever the store says of it: nobody goes on with it (``waits``).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import logging
 import os
 import secrets
 import time
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
@@ -24,7 +26,7 @@ from joulewise.core.errors import BadSpec, Conflict, NotKept
 from joulewise.core.event import Event, Told, from_json, to_json
 from joulewise.store.database import Database, default_path
 from joulewise.store.memory import Memory
-from joulewise.store.readings import Sample
+from joulewise.store.readings import Readings, Sample
 from joulewise.store.store import Store
 
 MOST_FILES: Final = 100
@@ -32,6 +34,11 @@ MOST_FILES: Final = 100
 _FORMAT: Final = 1
 _SUFFIX: Final = ".jsonl"
 _DAMAGED: Final = ".damaged"
+_PART: Final = ".part"
+_PART_S: Final = 3600.0
+"""A file takes a second to write: one that is still a part after an hour is nobody's."""
+_SAME_S: Final = 0.002
+"""Times are kept to the millisecond (``store.packed``), and samples are a second apart."""
 
 _log = logging.getLogger("joulewise")
 
@@ -67,9 +74,9 @@ def save(store: Store, unsent: Unsent) -> Path:
     path = folder / f"{unsent.run}-{secrets.token_hex(2)}{_SUFFIX}"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if len(_files(folder)) >= MOST_FILES:
+        if len(_files(folder, _SUFFIX, _PART)) >= MOST_FILES:
             raise NotKept(f"{folder} holds {MOST_FILES} runs already; make the store work, or delete them")
-        part = path.with_suffix(".part")
+        part = path.with_suffix(_PART)
         with os.fdopen(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="utf-8") as file:
             file.writelines(
                 json.dumps(line, separators=(",", ":"), allow_nan=False) + "\n" for line in _lines(store, unsent)
@@ -82,15 +89,24 @@ def save(store: Store, unsent: Unsent) -> Path:
     return path
 
 
-def take_in(store: Store, tell: Callable[[str, Told], None]) -> list[str]:
+def waits(run: str) -> bool:
+    """Whether a file of ``run`` is there: not taken in yet, set aside as damaged, or being written."""
+    return any(path.name.rpartition("-")[0] == run for path in _files(directory(), _SUFFIX, _DAMAGED, _PART))
+
+
+def take_in(store: Store, tell: Callable[[str, Told], None], enough: Callable[[], bool] = lambda: False) -> list[str]:
     """Write what earlier runs could not write to ``store``; the names of the runs whose journals are complete now.
-    ``tell`` hands in the result of a trial of a recurring job.
+    ``tell`` hands in the result of a trial of a recurring job. Ends early, between two files, once it is ``enough``.
 
     NotKept when the store cannot be written; what was not taken in stays. A file that cannot be understood, or that
-    contradicts what the store holds, is renamed, and a warning says so.
+    contradicts what the store holds, is renamed, and a warning says so. What was left half written is deleted.
     """
-    taken = []
-    for path in _files(directory()):
+    taken: list[str] = []
+    folder = directory()
+    _delete_parts(folder)
+    for path in _files(folder):
+        if enough():
+            return taken
         with _locked(path) as lines:
             if not lines:
                 continue
@@ -98,25 +114,43 @@ def take_in(store: Store, tell: Callable[[str, Told], None]) -> list[str]:
                 unsent = _unsent(store, lines)
                 if unsent is None:
                     continue
-                _take(store, unsent, tell)
+                early = _take(store, unsent, tell)
+                if unsent.events:
+                    taken.append(unsent.run)
+                if early:
+                    raise Conflict(
+                        f"{store.name} holds later readings of {unsent.run}, so {early} are only in the file"
+                    )
             except (BadSpec, Conflict) as error:
                 aside = path.with_suffix(_DAMAGED)
-                path.rename(aside)
+                try:
+                    path.rename(aside)
+                except OSError as failed:
+                    aside = path
+                    _log.debug("%s cannot be renamed: %s", path, failed)
                 _log.warning("%s cannot be taken in: %s", aside, error)
                 continue
-            path.unlink()
-            if unsent.events:
-                taken.append(unsent.run)
+            with contextlib.suppress(OSError):  # it is taken in again, which doubles nothing
+                path.unlink()
     return taken
 
 
-def _files(folder: Path) -> list[Path]:
-    """The files, the oldest first: a run that was gone on with has several."""
+def _delete_parts(folder: Path) -> None:
+    """Delete what writers that were killed have left half written."""
+    for path in _files(folder, _PART):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat(follow_symlinks=False).st_mtime > _PART_S:
+                path.unlink()
+
+
+def _files(folder: Path, *suffixes: str) -> list[Path]:
+    """The files with one of ``suffixes`` (else the finished ones), the oldest first: a run that was gone on with has
+    several."""
     try:
         found = [(entry.stat(follow_symlinks=False).st_mtime_ns, entry.path) for entry in os.scandir(folder)]
     except OSError:  # there is none, or somebody takes them in just now
         return []
-    return [Path(path) for _, path in sorted(found) if path.endswith(_SUFFIX)]
+    return [Path(path) for _, path in sorted(found) if path.endswith(suffixes or _SUFFIX)]
 
 
 @contextlib.contextmanager
@@ -187,7 +221,9 @@ def _unsent(store: Store, lines: Sequence[str]) -> Unsent | None:
         raise BadSpec(f"not a file of ours ({type(error).__name__}: {error})") from error
 
 
-def _take(store: Store, unsent: Unsent, tell: Callable[[str, Told], None]) -> None:
+def _take(store: Store, unsent: Unsent, tell: Callable[[str, Told], None]) -> int:
+    """Write what a file holds. How many of its readings could not be written, since the store holds later ones and not
+    these: nothing is put between readings. Conflict where a journal has gone on otherwise."""
     for stream, (after, events) in unsent.events.items():
         journal = store.journal(stream)
         there = [to_json(event) for _, event in journal.read(after)]
@@ -196,8 +232,10 @@ def _take(store: Store, unsent: Unsent, tell: Callable[[str, Told], None]) -> No
         for number, event in enumerate(events[len(there) :], start=after + len(there)):
             journal.append(event, after=number)
     readings = store.readings()
+    early = 0
     for uuid, samples in unsent.samples.items():
         readings.write(unsent.run, uuid, samples)
+        early += _missing(readings, unsent.run, uuid, samples)
     for fingerprint, uuid, name, payload in unsent.learnt:
         memory = Memory(Database())
         known = memory.recall(fingerprint, uuid, name)
@@ -209,3 +247,14 @@ def _take(store: Store, unsent: Unsent, tell: Callable[[str, Told], None]) -> No
     for job, results in unsent.told.items():
         for told in results:
             tell(job, told)
+    return early
+
+
+def _missing(readings: Readings, run: str, uuid: str, samples: Sequence[Sample]) -> int:
+    """How many of ``samples`` are not in the store. BadSpec where what is there is damaged."""
+    if not samples:
+        return 0
+    from_s = samples[0].at_s - _SAME_S
+    there = [sample.at_s for sample in readings.samples(run, uuid) if sample.at_s >= from_s]
+    near = ((bisect_left(there, each.at_s - _SAME_S), bisect_right(there, each.at_s + _SAME_S)) for each in samples)
+    return sum(first == last for first, last in near)
