@@ -600,7 +600,6 @@ FORGERIES: dict[str, tuple[int, Change]] = {
     "joules less and less": (REFUSED, _by_time),
     "joules of pairs made apart": (REFUSED, _swapped_joules),
     "joules of all × 1.4": (REFUSED, _joules(1.4, lambda _: True)),
-    "joules at default × 1.03": (REFUSED, _joules(1.03, _default)),
     "joules at default × 1.06, set × 0.98": (REFUSED, _after(_joules(1.06, _default), _joules(0.98, _set))),
     "joules of windows × 1.06, references × 1.04, set × 0.98": (
         REFUSED,
