@@ -632,11 +632,14 @@ FORGERIES: dict[str, tuple[int, Change]] = {
     "another seed": (REFUSED, _facts(seed=987654)),
     "another promised share": (REFUSED, _facts(proof_share=0.001)),
     # how it ran
-    "a clock 500 times as fast, default × 1.5, set × 0.98": (
+    "a clock 500 times as fast, default × 1.2, set × 0.98": (
         REFUSED,
-        _after(_facts(speed=500.0), _joules(1.5, _default), _joules(0.98, _set)),
+        _after(_facts(speed=500.0), _joules(1.2, _default), _joules(0.98, _set)),
     ),
-    "a clock 120 times as fast, default × 1.2": (REFUSED, _after(_facts(speed=120.0), _joules(1.2, _default))),
+    "a clock 250 times as fast, default × 1.1, set × 0.98": (
+        REFUSED,
+        _after(_facts(speed=250.0), _joules(1.1, _default), _joules(0.98, _set)),
+    ),
     "virtual told as real": (REFUSED, _facts(virtual=False)),
     "another GPU's name": (REFUSED, _facts(gpu_names=["NVIDIA B300"])),
     # windows and blocks left out, cut, doubled
@@ -699,6 +702,13 @@ FORGERIES: dict[str, tuple[int, Change]] = {
     "what the watcher signed of another run": (READINGS, _after(_LIE_TOO, _signed_other_run)),
 }
 """What is forged → what it deserves at most, and how it is made."""
+_SMALL = {
+    "joules held × 0.94",
+    "joules at default × 1.08",
+    "joules at default × 1.06, set × 0.98",
+    "joules of windows × 1.06, references × 1.04, set × 0.98",
+}
+"""Changes of the saving by some per cent: runs of which the readings tell less are not refused, but state it."""
 _TWO_GPUS: dict[str, tuple[int, Change]] = {
     "one of two GPUs was never there": (REFUSED, _one_gpu),
     "one of two GPUs was never there, joules to fit": (REFUSED, _one_gpu_to_fit),
@@ -794,13 +804,20 @@ class Unseen:
     """Whether what is printed beside the label does not hold the forged saving and the honest one."""
 
 
+def truth(folder: Folder, honest: Path) -> dict[str, Any]:
+    """What is said of an honest run."""
+    case = folder.open(honest, honest)
+    try:
+        return examine(case, key=False)
+    finally:
+        case.store.close()
+        case.other.close()
+
+
 def unseen(folder: Folder, honest: Path) -> list[Unseen]:
     """What would not be noticed of an honest run; none where that is not checked against readings."""
-    case = folder.open(honest, honest)
-    truth = examine(case, key=False)
-    case.store.close()
-    case.other.close()
-    if truth["label"] != AGAINST_READINGS or truth["readings"]["saving"] is None:
+    before = truth(folder, honest)
+    if before["label"] != AGAINST_READINGS or before["readings"]["saving"] is None:
         return []
     found = []
     for side, forged in _SIDES.items():
@@ -813,12 +830,13 @@ def unseen(folder: Folder, honest: Path) -> list[Unseen]:
             else:
                 passes, best = share, said
         if best is not None:
-            found.append(_unseen(side, best, truth["claim"]["energy_change"]))
+            found.append(_unseen(side, best, before["claim"]["energy_change"]))
     return found
 
 
 def _unseen(side: str, said: dict[str, Any], honest: float) -> Unseen:
-    forged, saving, tolerance = said["claim"]["energy_change"], said["readings"]["saving"], said["readings"]["tolerance"]
+    forged, readings = said["claim"]["energy_change"], said["readings"]
+    saving, tolerance = readings["saving"], readings["tolerance"]
     printed = any("these alone say" in line and "(tolerance)" in line for line in label_lines(said))
     held = printed and max(abs(forged - saving), abs(honest - saving)) <= tolerance
     return Unseen(side, abs(forged - honest), tolerance, not held)
@@ -833,26 +851,27 @@ def figures(seed: int) -> dict[str, float]:
         first, other, two = honest["steady"], honest["evaluations"], honest["two GPUs"]
         refused = against = 0
         for kind, path in honest.items():
-            case = folder.open(path, other)
-            found = examine(case, key=False)
-            case.store.close()
-            case.other.close()
+            found = truth(folder, path)
             refused += found["label"] is None
             against += found["label"] == AGAINST_READINGS
             if found["label"] is None:
                 print(f"honest and refused: {kind}: {found['problems'][:3]}", file=sys.stderr)
         count = overstated = turned_away = 0
+        share = 0.0
         for path, forgeries in ((first, FORGERIES), (two, _TWO_GPUS)):
             for what, (deserves, change) in forgeries.items():
                 said = folder.run(path, other, change)
                 ranks = [rank(each["label"]) for each in said]
                 count += 1
                 turned_away += max(ranks) == REFUSED
-                if max(ranks) > deserves:
+                tolerated = False
+                if what in _SMALL and max(ranks) == READINGS:
+                    small = _unseen(what, said[0], truth(folder, path)["claim"]["energy_change"])
+                    tolerated, share = not small.overstated, max(share, small.change / small.tolerance)
+                if max(ranks) > deserves and not tolerated:
                     overstated += 1
                     print(f"overstated: {what}: {[each['label'] for each in said]}", file=sys.stderr)
         most = Unseen("", 0.0, 0.0, overstated=False)
-        share = 0.0
         for kind, path in honest.items():
             for each in unseen(folder, path):
                 count += 1

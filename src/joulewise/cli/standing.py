@@ -2,9 +2,9 @@
 
 ``recomputed from blocks``: nothing, or not enough, was kept to check the blocks with. ``checked against readings``:
 joules, seconds and work of every block fit what was kept, which the same user could have rewritten. Beside it stands
-the saving that follows from the readings alone, with its tolerance: rewriting the journal moves neither. ``countersigned by
-KEY``: besides, or instead, a key that the verifier trusts has signed this journal and these readings, so that they have
-not been changed since.
+the saving that follows from the readings alone, with its tolerance: other joules in the journal move neither.
+``countersigned by KEY``: besides, or instead, a key that the verifier trusts has signed this journal and these
+readings, so that they have not been changed since.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def evidence(store: Store, run: str, events: Sequence[Event]) -> Evidence:
         digest.update(_line(["pace", phase, each.start_s, each.end_s, each.work]))
     digest.update(_line(["measured", measured]))
     begun = [event for event in events if isinstance(event, Began)]
-    clocks = [start for start in (event.facts.get("unix_s") for event in begun) if _number(start) is not None]
+    clocks = [start for start in (_number(event.facts.get("unix_s")) for event in begun) if start is not None]
     beside = _mapping((measured or {}).get("circumstances"))
     speed = _number(beside.get("speed"))
     trouble = ""
@@ -113,7 +113,9 @@ def _total(measured: Mapping[str, Any], uuids: Sequence[str]) -> tuple[float | N
 
 def _contradictions(begun: Sequence[Began], beside: Mapping[str, Any], measured: Mapping[str, Any]) -> Iterator[str]:
     """Where what the journal says of how the run ran is not what was kept beside it."""
-    names = {str(each.get("uuid")): each.get("name") for each in measured.get("gpus") or () if isinstance(each, Mapping)}
+    names = {
+        str(each.get("uuid")): each.get("name") for each in measured.get("gpus") or () if isinstance(each, Mapping)
+    }
     for began in begun:
         for name, words in _CIRCUMSTANCES.items():
             if name in beside and began.facts.get(name) != beside[name]:
@@ -122,7 +124,7 @@ def _contradictions(begun: Sequence[Began], beside: Mapping[str, Any], measured:
         if "gpu_names" in beside or not isinstance(gpus, list | tuple) or not isinstance(called, list | tuple):
             continue
         for uuid, name in zip(gpus, called, strict=False):
-            if names.get(str(uuid), name) != name:
+            if names.get(str(uuid)) not in (None, name):
                 yield f"the journal says that {uuid} is {name!r}, what was measured that it is {names[str(uuid)]!r}"
 
 

@@ -80,8 +80,8 @@ class Audit:
     of: int
     """Blocks of the run."""
     saving: float | None
-    """Change of energy by the readings alone, relative to nothing set; None where no saving is claimed or too little was
-    kept."""
+    """Change of energy by the readings alone, relative to nothing set; None where no saving is claimed, or too little
+    was kept."""
     tolerance: float
     """By how much the saving may differ from that without being noticed: ±, in the same unit; infinite where nothing
     tells, 0 where nothing is claimed."""
@@ -225,7 +225,9 @@ def _expected(parts: Sequence[_Part]) -> list[tuple[float, float]]:
     """Each block's joules by its readings, and one standard error."""
     together: dict[tuple[str, Setting], list[list[float]]] = {}
     for part in parts:
-        for powers, more in zip(together.setdefault(part.alike, [[] for _ in part.inside_w]), part.inside_w, strict=True):
+        for powers, more in zip(
+            together.setdefault(part.alike, [[] for _ in part.inside_w]), part.inside_w, strict=True
+        ):
             powers += more
     usual = {alike: list(map(_level, gpus)) for alike, gpus in together.items()}
     expected = []
@@ -346,9 +348,10 @@ class _Power:
         return found
 
     def whole(self, from_s: float, to_s: float) -> list[float]:
-        """The power of the samples all of whose time lies within an interval."""
-        first = bisect_left(self._from, from_s - _INSIDE_S)
-        return [each.power_w or 0.0 for each in self.samples[first : bisect_right(self._to, to_s + _INSIDE_S)]]
+        """The power of the samples all of whose second lies within an interval: they are means of whole seconds."""
+        first, last = math.ceil(from_s + self._stamp_s - _INSIDE_S), math.floor(to_s - self._stamp_s + _INSIDE_S)
+        found = self.samples[bisect_left(self.times, first) : bisect_left(self.times, last)]
+        return [each.power_w or 0.0 for each in found]
 
     def inside(self, from_s: float, to_s: float) -> Sequence[Sample]:
         """The samples that lie wholly within an interval, however late they were read."""
@@ -478,7 +481,11 @@ class _Steps:
             if 0.0 < self._quick_s <= self._covered.missing_s(block):  # its clean work may be others of its steps
                 return None, "", False
             both = f"{least_s:.2f}" if most_s - least_s < 0.01 else f"{least_s:.2f} to {most_s:.2f}"
-            return None, f"says {block.duration_s:.2f} s for {block.work:g} units of work, its steps took {both} s", True
+            return (
+                None,
+                f"says {block.duration_s:.2f} s for {block.work:g} units of work, its steps took {both} s",
+                True,
+            )
         # What is left out are the longest steps as a rule; where it is not, its seconds say so.
         sure = abs(least_s - block.duration_s) <= loose_s + _SURE * block.duration_s
         return (_joined(clean) if sure else None), "", True
