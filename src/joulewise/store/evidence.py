@@ -94,14 +94,14 @@ def evidence(store: Store, run: str, events: Sequence[Event]) -> Evidence:
     if trouble:
         return Evidence(digest=digest.hexdigest(), contradictions=against, trouble=trouble)
     power = {uuid: [replace(each, at_s=each.at_s - clocks[-1]) for each in some] for uuid, some in samples.items()}
-    uuids = list(map(str, begun[-1].facts.get("gpus") or ())) if begun else []
+    uuids = list(map(str, _list(begun[-1].facts.get("gpus")))) if begun else []
     total_j, total_s = _total(measured or {}, uuids)
     return Evidence(power, pace, total_j, total_s, speed or 1.0, against, digest.hexdigest())
 
 
 def _total(measured: Mapping[str, Any], uuids: Sequence[str]) -> tuple[float | None, float | None]:
     """Joules and seconds of these GPUs: a node has others, which are measured as well."""
-    gpus = {str(each.get("uuid")): each for each in measured.get("gpus") or () if isinstance(each, Mapping)}
+    gpus = {str(each.get("uuid")): each for each in _list(measured.get("gpus")) if isinstance(each, Mapping)}
     if not gpus:
         return _number(measured.get("energy_j")), _number(measured.get("duration_s"))
     ours = [gpus.get(uuid, {}) for uuid in uuids]
@@ -114,18 +114,21 @@ def _total(measured: Mapping[str, Any], uuids: Sequence[str]) -> tuple[float | N
 def _contradictions(begun: Sequence[Began], beside: Mapping[str, Any], measured: Mapping[str, Any]) -> Iterator[str]:
     """Where what the journal says of how the run ran is not what was kept beside it."""
     names = {
-        str(each.get("uuid")): each.get("name") for each in measured.get("gpus") or () if isinstance(each, Mapping)
+        str(each.get("uuid")): each.get("name") for each in _list(measured.get("gpus")) if isinstance(each, Mapping)
     }
     for began in begun:
         for name, words in _CIRCUMSTANCES.items():
             if name in beside and began.facts.get(name) != beside[name]:
                 yield f"the journal says {words} {began.facts.get(name)!r}, what was kept beside it {beside[name]!r}"
-        gpus, called = began.facts.get("gpus"), began.facts.get("gpu_names")
-        if "gpu_names" in beside or not isinstance(gpus, list | tuple) or not isinstance(called, list | tuple):
+        if "gpu_names" in beside:
             continue
-        for uuid, name in zip(gpus, called, strict=False):
+        for uuid, name in zip(_list(began.facts.get("gpus")), _list(began.facts.get("gpu_names")), strict=False):
             if names.get(str(uuid)) not in (None, name):
                 yield f"the journal says that {uuid} is {name!r}, what was measured that it is {names[str(uuid)]!r}"
+
+
+def _list(value: object) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else ()
 
 
 def _mapping(value: object) -> Mapping[str, Any]:
