@@ -7,10 +7,16 @@ signatures. A forgery of the journal alone deserves to be refused; one whose evi
 from blocks``; one whose evidence was rewritten as well, at most ``checked against readings``; none deserves
 ``countersigned``, with a verifier who brings the watcher's key.
 
+Then every honest run that has the label ``checked against readings`` is forged in three ways (less joules of what was
+set, more at default, both) by as much as is just not refused. Such a forgery keeps its label, so ``verify`` must print
+beside it the saving by the readings alone and its tolerance, and these must hold both the forged saving and the honest
+one; else it counts as overstated.
+
 What the figures mean: ``forgeries`` made; ``forged_overstated`` of them with a stronger label than deserved;
 ``forged_refused`` with exit code 1; ``honest`` runs, ``honest_refused`` of them refused, ``honest_against_readings``
-with that label; ``unseen_change`` the largest share by which the joules of all held blocks of the first run could be
-lowered without being noticed, beside the tolerance that ``verify`` states of it (``unseen_stated``).
+with that label; ``unseen_change`` the largest change of a saving (0.01: one per cent of the joules without it) that was
+just not noticed, beside the tolerance that ``verify`` stated there (``unseen_stated``); ``unseen_share`` the largest
+such change as a share of its tolerance.
 """
 
 from __future__ import annotations
@@ -25,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.siege.tuned_runs import UNIX_S, kinds, make
-from joulewise.cli.standing import AGAINST_READINGS, COUNTERSIGNED, FROM_BLOCKS
+from joulewise.cli.standing import AGAINST_READINGS, COUNTERSIGNED, FROM_BLOCKS, label_lines
 from joulewise.cli.verify import examined
 from joulewise.core.block import Block, Role
 from joulewise.core.event import Began, Decided, Event, Finished, Proven, Seen, Shifted, to_json
@@ -127,7 +133,9 @@ class Case:
         assert run.measured is not None
         _delete(self.store, "events", measured_stream(RUN))
         if factor is not None:
-            used = {**run.measured, "energy_j": run.measured["energy_j"] * factor}
+            used = dict(run.measured)
+            for part in (used, *used["gpus"]):
+                part["energy_j"] *= factor
             self.store.journal(measured_stream(RUN)).append(Finished(0.0, "ended", {"measured": used}))
 
     def sign(self, key: SigningKey, **instead: Any) -> Countersignature:
@@ -560,6 +568,18 @@ def _signed_other_run(case: Case) -> None:
         journal.append(event)
 
 
+def _signed_late(case: Case) -> None:
+    """Signed forty days after the run, whose clock is said to have run otherwise than the wall's."""
+    _facts(speed=1.0001)(case)
+    case.sign(case.watcher, at_unix_s=UNIX_S + 40 * 86400.0)
+
+
+def _one_gpu_to_fit(case: Case) -> None:
+    """One of the GPUs was never there, and the joules are those of the other."""
+    _one_gpu(case)
+    _joules(0.5, lambda _: True)(case)
+
+
 _LIE = _joules(0.6, _set)
 _LIE_TOO = _after(_LIE, _held_power(0.6), _fitting_total)
 FORGERIES: dict[str, tuple[int, Change]] = {
@@ -580,6 +600,11 @@ FORGERIES: dict[str, tuple[int, Change]] = {
     "joules less and less": (REFUSED, _by_time),
     "joules of pairs made apart": (REFUSED, _swapped_joules),
     "joules of all × 1.4": (REFUSED, _joules(1.4, lambda _: True)),
+    "joules at default × 1.06, set × 0.98": (REFUSED, _after(_joules(1.06, _default), _joules(0.98, _set))),
+    "joules of windows × 1.06, references × 1.04, set × 0.98": (
+        REFUSED,
+        _after(_joules(1.06, _role(Role.PROOF)), _joules(1.04, _role(Role.REFERENCE)), _joules(0.98, _set)),
+    ),
     "joules held × 0.9, default × 1.1": (REFUSED, _after(_joules(0.9, _held), _joules(1.1, _default))),
     # seconds
     "seconds held × 0.9": (REFUSED, _seconds(0.9, _held)),
@@ -606,6 +631,17 @@ FORGERIES: dict[str, tuple[int, Change]] = {
     "order of pairs turned": (REFUSED, _pair_order),
     "another seed": (REFUSED, _facts(seed=987654)),
     "another promised share": (REFUSED, _facts(proof_share=0.001)),
+    # how it ran
+    "a clock 500 times as fast, default × 1.2, set × 0.98": (
+        REFUSED,
+        _after(_facts(speed=500.0), _joules(1.2, _default), _joules(0.98, _set)),
+    ),
+    "a clock 250 times as fast, default × 1.1, set × 0.98": (
+        REFUSED,
+        _after(_facts(speed=250.0), _joules(1.1, _default), _joules(0.98, _set)),
+    ),
+    "virtual told as real": (REFUSED, _facts(virtual=False)),
+    "another GPU's name": (REFUSED, _facts(gpu_names=["NVIDIA B300"])),
     # windows and blocks left out, cut, doubled
     "a window left out": (REFUSED, _without(_role(Role.PROOF), 0)),
     "all windows left out": (REFUSED, _without(_role(Role.PROOF))),
@@ -650,6 +686,10 @@ FORGERIES: dict[str, tuple[int, Change]] = {
         _after(_joules(1.4, lambda _: True), _all_power(1.4), _total(1.4)),
     ),
     "work and steps × 2": (READINGS, _after(_work(2.0, lambda _: True), _more_pace)),
+    "a clock 500 times as fast, default × 1.5, nothing kept of how it ran": (
+        BLOCKS,
+        _after(_facts(speed=500.0), _joules(1.5, _default), _total(None)),
+    ),
     # signatures
     "signed by the forger": (REFUSED, _after(_LIE, _signed_by_forger)),
     "no readings, signed by the forger": (BLOCKS, _after(_LIE, _no_readings, _signed_by_forger)),
@@ -658,11 +698,20 @@ FORGERIES: dict[str, tuple[int, Change]] = {
     "forged after the watcher signed": (READINGS, _after(_signed_before, _LIE_TOO)),
     "readings removed after the watcher signed": (BLOCKS, _after(_signed_before, _LIE, _no_readings)),
     "the watcher's statement edited": (READINGS, _after(_LIE_TOO, _edited_statement)),
+    "signed late, a clock of its own": (REFUSED, _signed_late),
     "what the watcher signed of another run": (READINGS, _after(_LIE_TOO, _signed_other_run)),
 }
 """What is forged → what it deserves at most, and how it is made."""
+_SMALL = {
+    "joules held × 0.94",
+    "joules at default × 1.08",
+    "joules at default × 1.06, set × 0.98",
+    "joules of windows × 1.06, references × 1.04, set × 0.98",
+}
+"""Changes of the saving by some per cent: runs of which the readings tell less are not refused, but state it."""
 _TWO_GPUS: dict[str, tuple[int, Change]] = {
     "one of two GPUs was never there": (REFUSED, _one_gpu),
+    "one of two GPUs was never there, joules to fit": (REFUSED, _one_gpu_to_fit),
     "joules held × 0.8, of two GPUs": (REFUSED, _joules(0.8, _held)),
     "joules held × 0.8, one GPU's readings gone": (BLOCKS, _after(_joules(0.8, _held), _half_readings)),
 }
@@ -734,15 +783,63 @@ def honest_runs(at: Path, seed: int, names: Sequence[str] = ()) -> dict[str, Pat
     return found
 
 
-def unseen_change(folder: Folder, honest: Path) -> tuple[float, float]:
-    """The largest share by which the joules held could be lowered unnoticed, and the tolerance that is stated."""
-    largest = stated = 0.0
-    for thousandths in range(2, 100, 2):
-        without, _ = folder.run(honest, honest, _joules(1.0 - thousandths / 1000.0, _held))
-        if without["label"] is None:
-            break
-        largest, stated = thousandths / 1000.0, without["readings"]["tolerance"]
-    return largest, stated
+_SIDES: dict[str, Callable[[float], Change]] = {
+    "set": lambda share: _joules(1.0 - share, _set),
+    "default": lambda share: _joules(1.0 + share, _default),
+    "both": lambda share: _after(_joules(1.0 - share / 2, _set), _joules(1.0 + share / 2, _default)),
+}
+_MOST_UNSEEN, _HALVINGS = 0.16, 6  # to a quarter of a per cent
+
+
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """The largest forgery of one run, on one side, that is not refused."""
+
+    side: str
+    change: float
+    """Of the saving, as a share of the joules without it."""
+    tolerance: float
+    """As ``verify`` prints it."""
+    overstated: bool
+    """Whether what is printed beside the label does not hold the forged saving and the honest one."""
+
+
+def truth(folder: Folder, honest: Path) -> dict[str, Any]:
+    """What is said of an honest run."""
+    case = folder.open(honest, honest)
+    try:
+        return examine(case, key=False)
+    finally:
+        case.store.close()
+        case.other.close()
+
+
+def unseen(folder: Folder, honest: Path) -> list[Unseen]:
+    """What would not be noticed of an honest run; none where that is not checked against readings."""
+    before = truth(folder, honest)
+    if before["label"] != AGAINST_READINGS or before["readings"]["saving"] is None:
+        return []
+    found = []
+    for side, forged in _SIDES.items():
+        passes, refused, best = 0.0, _MOST_UNSEEN, None
+        for _ in range(_HALVINGS):
+            share = (passes + refused) / 2
+            said, _ = folder.run(honest, honest, forged(share))
+            if said["label"] is None:
+                refused = share
+            else:
+                passes, best = share, said
+        if best is not None:
+            found.append(_unseen(side, best, before["claim"]["energy_change"]))
+    return found
+
+
+def _unseen(side: str, said: dict[str, Any], honest: float) -> Unseen:
+    forged, readings = said["claim"]["energy_change"], said["readings"]
+    saving, tolerance = readings["saving"], readings["tolerance"]
+    printed = any("these alone say" in line and "(tolerance)" in line for line in label_lines(said))
+    held = printed and max(abs(forged - saving), abs(honest - saving)) <= tolerance
+    return Unseen(side, abs(forged - honest), tolerance, not held)
 
 
 def figures(seed: int) -> dict[str, float]:
@@ -754,25 +851,34 @@ def figures(seed: int) -> dict[str, float]:
         first, other, two = honest["steady"], honest["evaluations"], honest["two GPUs"]
         refused = against = 0
         for kind, path in honest.items():
-            case = folder.open(path, other)
-            found = examine(case, key=False)
-            case.store.close()
-            case.other.close()
+            found = truth(folder, path)
             refused += found["label"] is None
             against += found["label"] == AGAINST_READINGS
             if found["label"] is None:
                 print(f"honest and refused: {kind}: {found['problems'][:3]}", file=sys.stderr)
         count = overstated = turned_away = 0
+        share = 0.0
         for path, forgeries in ((first, FORGERIES), (two, _TWO_GPUS)):
             for what, (deserves, change) in forgeries.items():
                 said = folder.run(path, other, change)
                 ranks = [rank(each["label"]) for each in said]
                 count += 1
                 turned_away += max(ranks) == REFUSED
-                if max(ranks) > deserves:
+                tolerated = False
+                if what in _SMALL and max(ranks) == READINGS:
+                    small = _unseen(what, said[0], truth(folder, path)["claim"]["energy_change"])
+                    tolerated, share = not small.overstated, max(share, small.change / small.tolerance)
+                if max(ranks) > deserves and not tolerated:
                     overstated += 1
                     print(f"overstated: {what}: {[each['label'] for each in said]}", file=sys.stderr)
-        unseen, stated = unseen_change(folder, first)
+        most = Unseen("", 0.0, 0.0, overstated=False)
+        for kind, path in honest.items():
+            for each in unseen(folder, path):
+                count += 1
+                overstated += each.overstated
+                most, share = max(most, each, key=lambda one: one.change), max(share, each.change / each.tolerance)
+                if each.overstated:
+                    print(f"overstated: {kind}, {each}", file=sys.stderr)
     return {
         "forgeries": float(count),
         "forged_overstated": float(overstated),
@@ -780,6 +886,7 @@ def figures(seed: int) -> dict[str, float]:
         "honest": float(len(honest)),
         "honest_refused": float(refused),
         "honest_against_readings": float(against),
-        "unseen_change": unseen,
-        "unseen_stated": stated,
+        "unseen_change": most.change,
+        "unseen_stated": most.tolerance,
+        "unseen_share": share,
     }

@@ -20,18 +20,43 @@ from bench.siege.forgeries import (
     examine,
     honest_runs,
     rank,
-    unseen_change,
+    unseen,
 )
+from joulewise.cli.standing import label_lines
 from joulewise.store import Database, SqliteStore
 from joulewise.store.countersignature import SigningKey
 from tests.scenario_table import Shown
 
-HONEST = ["steady", "evaluations", "idle phases", "gap", "two GPUs", "no hooks"]
+HONEST = [
+    "steady",
+    "short steps",
+    "evaluations",
+    "idle phases",
+    "gap",
+    "two GPUs",
+    "no hooks",
+    "resumed",
+    "killed and resumed",
+    "unused GPUs",
+    "twenty times as fast",
+]
+WEAKER = ("gap", "no hooks", "killed and resumed")
+"""Kinds of which too little was kept to check all blocks."""
+DEPENDS = "twenty times as fast"
+"""In real time a loaded machine may lose a reading."""
 SAMPLE = [
     "joules of everything set × 0.6",
     "joules held × 0.94",
     "joules of one block × 0.5",
     "joules of all × 1.4",
+    "joules at default × 1.06, set × 0.98",
+    "joules of windows × 1.06, references × 1.04, set × 0.98",
+    "a clock 500 times as fast, default × 1.2, set × 0.98",
+    "a clock 250 times as fast, default × 1.1, set × 0.98",
+    "a clock 500 times as fast, default × 1.5, nothing kept of how it ran",
+    "virtual told as real",
+    "another GPU's name",
+    "signed late, a clock of its own",
     "joules of all and the total × 1.4",
     "seconds and joules held × 0.9",
     "a step more in every held block",
@@ -80,7 +105,8 @@ def test_an_honest_run_stands(kind: str, folder: Folder, honest: dict[str, Path]
     case.store.close()
     case.other.close()
     assert found["problems"] == []
-    assert rank(found["label"]) == (BLOCKS if kind in ("gap", "no hooks") else READINGS)
+    if kind != DEPENDS:
+        assert rank(found["label"]) == (BLOCKS if kind in WEAKER else READINGS)
     if rank(found["label"]) == BLOCKS:
         assert found["readings"]["why_not"]
 
@@ -102,10 +128,40 @@ def test_a_forgery_gets_no_label_that_it_does_not_deserve(
     shown.saw(str(without["label"] or f"refused: {without['problems'][0]}"))
 
 
-def test_what_would_not_be_noticed_is_about_what_is_stated(folder: Folder, honest: dict[str, Path]) -> None:
-    unseen, stated = unseen_change(folder, honest["steady"])
-    assert 0.0 < stated < 0.04
-    assert unseen < 1.25 * stated
+@pytest.mark.parametrize("kind", ["steady", "short steps", "evaluations", "resumed"])
+def test_what_is_just_not_noticed_lies_within_what_is_printed(
+    kind: str, folder: Folder, honest: dict[str, Path], scenario: Callable[..., Shown]
+) -> None:
+    shown = scenario("R32", f"forged until just not noticed: {kind}", criterion="within what verify prints")
+    found = unseen(folder, honest[kind])
+    assert {each.side for each in found} == {"set", "default", "both"}
+    for each in found:
+        assert not each.overstated
+        assert 0.0 < each.tolerance < 0.06
+        # The forged saving and the honest one lie on both sides of what the readings say, the honest one near it.
+        assert each.change < 1.4 * each.tolerance
+    most = max(found, key=lambda each: each.change)
+    shown.saw(f"{100 * most.change:.1f} %, stated ± {100 * most.tolerance:.1f} %")
+
+
+@pytest.mark.parametrize("kind", ["short steps", "evaluations"])
+def test_both_sides_by_a_little_are_noticed_on_other_jobs(kind: str, folder: Folder, honest: dict[str, Path]) -> None:
+    """Blocks at default are short, and each may be wrong by several per cent: together they may not."""
+    _, change = FORGERIES["joules at default × 1.06, set × 0.98"]
+    without, _ = folder.run(honest[kind], honest["steady"], change)
+    assert without["label"] is None
+    assert any("the blocks say " in problem for problem in without["problems"])
+
+
+def test_when_a_run_on_a_fast_clock_was_signed_is_said_not_to_be_known(folder: Folder, honest: dict[str, Path]) -> None:
+    case = folder.open(honest[DEPENDS], honest[DEPENDS])
+    case.sign(case.watcher)
+    found = examine(case, key=True)
+    case.store.close()
+    case.other.close()
+    assert found["label"] == "countersigned by watcher"
+    assert found["countersigned"]["after_s"] is None
+    assert any("when the run ended is not known" in line for line in label_lines(found))
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ pytest.importorskip("fastapi", reason="the server's packages are not installed (
 pytest.importorskip("cryptography", reason="the signing library is not installed (pip install 'joulewise[sign]')")
 
 from bench.siege.forgeries import RUN, honest_runs
+from joulewise.store import Database, SqliteStore, unsent
 from tests.scenario_table import Shown
 from tests.serve.serving import Serving
 
@@ -46,6 +47,13 @@ def joulewise(*args: object, **environ: str) -> subprocess.CompletedProcess[str]
 
 def verify(database: Path, *flags: object) -> subprocess.CompletedProcess[str]:
     return joulewise("verify", RUN, "--database", database, *flags)
+
+
+@contextmanager
+def store_of(database: Path) -> Iterator[SqliteStore]:
+    store = SqliteStore(Database(database))
+    yield store
+    store.close()
 
 
 def forge(database: Path, factor: float) -> None:
@@ -110,7 +118,7 @@ class Watcher(Serving):
 
     @property
     def public(self) -> str:
-        return self.process.stderr.readline().split()[-1]
+        return next(word for word in self.said.split() if word.startswith("ed25519:"))
 
 
 @pytest.fixture
@@ -160,6 +168,38 @@ def test_the_forger_s_own_server_proves_nothing(database: Path, watcher: Watcher
     found = json.loads(verify(database, "--key", other, "--json").stdout)
     assert (found["label"], found["countersigned"]) == (None, None)
     assert "no key that you named has countersigned this run" in found["problems"]
+
+
+def test_what_could_not_be_written_is_taken_in_before_it_is_signed(
+    database: Path, watcher: Watcher, tmp_path: Path
+) -> None:
+    """Readings that a locked store did not take at the run's end would look like a change of what was signed."""
+    public, home = watcher.public, tmp_path / "home"
+    with store_of(database) as store, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JOULEWISE_HOME", str(home))
+        (uuid,) = store.readings().gpus(RUN)
+        samples = list(store.readings().samples(RUN, uuid))
+        store.tables.change("DELETE FROM readings WHERE stream = :run", {"run": RUN})
+        store.readings().write(RUN, uuid, samples[:-20])
+        saved = unsent.save(store, unsent.Unsent(RUN, samples={uuid: samples[-20:]}))
+    signed = joulewise("countersign", RUN, "--at", watcher.url, "--database", database, JOULEWISE_HOME=str(home))
+    assert signed.returncode == 0, signed.stderr
+    assert not saved.exists()
+    joulewise("history", "--database", database, JOULEWISE_HOME=str(home))
+    good = verify(database, "--key", public)
+    assert good.returncode == 0, good.stdout
+    assert "checked against readings" in good.stdout
+
+
+def test_a_run_of_which_a_file_holds_more_is_not_signed(database: Path, watcher: Watcher, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    (home / "unsent").mkdir(parents=True)
+    left = home / "unsent" / f"{RUN}-0000.jsonl"
+    other = {"unsent": 1, "store": str(tmp_path / "elsewhere.db"), "run": RUN, "at": 1.0}
+    left.write_text(json.dumps(other) + "\n")
+    ran = joulewise("countersign", RUN, "--at", watcher.url, "--database", database, JOULEWISE_HOME=str(home))
+    assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (2, "", 1), ran.stderr
+    assert str(left) in ran.stderr
 
 
 def test_a_server_without_a_key_countersigns_nothing(database: Path, tmp_path: Path) -> None:

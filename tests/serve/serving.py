@@ -27,8 +27,10 @@ class Serving:
     def start(self) -> None:
         """Returns when it listens."""
         self.start_again()
-        said = self.said = self.process.stderr.readline()
-        found = re.search(r"on (http://\S+:(\d+))", said)
+        said = ""
+        while (found := re.search(r"on (http://\S+:(\d+))", said)) is None and (line := self.process.stderr.readline()):
+            said += line
+        self.said = said
         if found is None:
             self.process.kill()
             raise AssertionError(said + self.process.communicate()[1])

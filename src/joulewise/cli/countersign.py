@@ -6,6 +6,7 @@ they were true. ``joulewise verify --key`` checks it against a key that the veri
 
 from __future__ import annotations
 
+import glob
 import json
 import time
 from pathlib import Path
@@ -37,6 +38,7 @@ def countersign(
     nothing of what was done before. A server of your own proves nothing.
     """
     from joulewise.cli.recur_desk import read_token
+    from joulewise.report.keeping import take_in
     from joulewise.serve.wire import Wire
     from joulewise.store import countersignature, views
     from joulewise.store.countersignature import Countersignature
@@ -44,7 +46,9 @@ def countersign(
     from joulewise.tune.seal import seal_words
 
     store = opened_store(database)
+    take_in(store)  # what is written later would look like a change of what was signed
     name = views.named(store.tables, run)
+    _refuse_unsent(name)
     events = [event for _, event in store.journal(name).read()]
     finished = next((event for event in reversed(events) if isinstance(event, Finished)), None)
     seal = finished.facts.get("seal") if finished is not None else None
@@ -64,3 +68,15 @@ def countersign(
     when = time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(said.at_unix_s))
     typer.echo(f"run {name}: seal {seal_words(seal)} countersigned at {when} by {said.signer}")
     typer.echo(f"  its key: {signed.key}")
+
+
+def _refuse_unsent(run: str) -> None:
+    """BadSpec while a file holds more of ``run`` than the store does."""
+    from joulewise.store import unsent
+
+    left = sorted(unsent.directory().glob(f"{glob.escape(run)}-*"))
+    if left:
+        raise BadSpec(
+            f"not all of run {run} is in the store: {left[0]} holds more of it; try again where that store can be "
+            "written, or delete the file"
+        )

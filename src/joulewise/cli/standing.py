@@ -1,9 +1,10 @@
 """How far a run's claim could be checked, beyond that it follows from its blocks: one of three labels.
 
 ``recomputed from blocks``: nothing, or not enough, was kept to check the blocks with. ``checked against readings``:
-joules, seconds and work of every block fit what was kept, which the same user could have rewritten. ``countersigned by
-KEY``: besides, or instead, a key that the verifier trusts has signed this journal and these readings, so that they have
-not been changed since.
+joules, seconds and work of every block fit what was kept, which the same user could have rewritten. Beside it stands
+the saving that follows from the readings alone, with its tolerance: other joules in the journal move neither.
+``countersigned by KEY``: besides, or instead, a key that the verifier trusts has signed this journal and these
+readings, so that they have not been changed since.
 """
 
 from __future__ import annotations
@@ -37,18 +38,19 @@ def standing(store: Store, run: str, events: Sequence[Event], trusted: Mapping[s
 
     seal = next((event.facts.get("seal") for event in reversed(events) if isinstance(event, Finished)), None)
     problems: list[str] = []
-    readings: dict[str, Any] = {"blocks": 0, "works": 0, "of": 0, "tolerance": None, "why_not": ""}
-    digest, complete = "", False
+    readings: dict[str, Any] = {"blocks": 0, "works": 0, "of": 0, "saving": None, "tolerance": None, "why_not": ""}
+    digest, complete, timed = "", False, False
     try:
         kept = evidence(store, run, events)
         found = audit(events, kept)
-        digest, complete = kept.digest, found.complete
+        digest, complete, timed = kept.digest, found.complete, not kept.trouble and kept.speed == 1.0
         problems += map(plainly, found.problems)
         readings = {
             "blocks": found.blocks,
             "works": found.works,
             "of": found.of,
-            "tolerance": found.tolerance if found.blocks else None,
+            "saving": found.saving,
+            "tolerance": found.tolerance if found.saving is not None else None,
             "why_not": kept.trouble or found.why_not,
         }
     except BadSpec as error:
@@ -62,7 +64,7 @@ def standing(store: Store, run: str, events: Sequence[Event], trusted: Mapping[s
     by = None
     if checked.by is not None:
         said = checked.by.statement
-        ended_s = _ended_unix_s(events)
+        ended_s = _ended_unix_s(events) if timed else None
         late_s = None if ended_s is None else said.at_unix_s - ended_s
         if late_s is not None and late_s < -_EARLY_S:
             problems.append(
@@ -90,14 +92,12 @@ def label_lines(found: Mapping[str, Any]) -> list[str]:
         lines = [f"label: {found['label']} — not countersigned"]
     else:
         when = time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(by["at_unix_s"]))
-        after = "" if by["after_s"] is None else f", {format_duration(max(0.0, by['after_s']))} after the run's end"
+        late = None if by["after_s"] is None else format_duration(max(0.0, by["after_s"]))
+        after = f", {late} after the run's end" if late else ", when the run ended is not known"
         lines = [f"label: {found['label']}, {against}"]
         lines.append(f"  journal and readings existed at {when}{after}: not changed since, which is all that it says")
     if readings["complete"]:
-        lines.append(
-            f"  joules, seconds and work of {readings['of']} blocks fit the readings; these tell the joules held to "
-            f"± {format_percent(readings['tolerance'])}"
-        )
+        lines.append(f"  joules, seconds and work of {readings['of']} blocks fit the readings{_by_readings(readings)}")
     else:
         fit = f"joules and seconds of {readings['blocks']} of {readings['of']} blocks fit the readings; "
         lines.append(f"  {fit if readings['blocks'] else ''}{readings['why_not'] or 'no blocks'}")
@@ -108,10 +108,18 @@ def label_lines(found: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def _by_readings(readings: Mapping[str, Any]) -> str:
+    """The saving that the readings tell without the journal's joules; empty where none is claimed."""
+    saving, tolerance = readings["saving"], readings["tolerance"]
+    if saving is None:
+        return ""
+    word = "saved" if saving <= 0 else "lost"
+    return f"; these alone say {word} {format_percent(abs(saving))} energy, ± {format_percent(tolerance)} (tolerance)"
+
+
 def _ended_unix_s(events: Sequence[Event]) -> float | None:
-    """When the run ended, in seconds since 1970; None where the journal cannot tell: in simulated time that runs faster
-    than the wall's, say."""
+    """When a run whose clock goes as the wall's ended, in seconds since 1970; None where the journal does not tell."""
     starts = [event.facts for event in events if isinstance(event, Began)]
     ends = [event.time_s for event in events if isinstance(event, Finished)]
-    start = starts[-1].get("unix_s") if starts and starts[-1].get("speed", 1.0) == 1.0 else None
+    start = starts[-1].get("unix_s") if starts else None
     return start + ends[-1] if ends and isinstance(start, int | float) else None

@@ -30,6 +30,7 @@ from joulewise.store import recurring, views
 from joulewise.store import unsent as unsent_files
 from joulewise.store.bounded import BackgroundJournal, BoundedCalls
 from joulewise.store.database import Database
+from joulewise.store.evidence import circumstances
 from joulewise.store.journal import Journal
 from joulewise.store.kept import KeptJournal
 from joulewise.store.memory import Memory
@@ -364,7 +365,7 @@ class Keeping:
     def end(self, time_s: float, why: str, measured: Mapping[str, Any], **facts: Any) -> str | None:
         """The command has ended and used ``measured``; None, or why not all of it is in the store and where it is
         instead, in one line. Waits for the store no longer than ``END_WAIT_S``, for a file ``SAVE_WAIT_S``."""
-        self._finished = Finished(time_s, why, {"measured": dict(measured)})
+        self._finished = Finished(time_s, why, {"measured": {**measured, **circumstances(self._tuners_journal())}})
         self._began = replace(self._began, facts={**self._began.facts, **facts})
         self._thinned.end()
         self._until_s = time.monotonic() + END_WAIT_S
