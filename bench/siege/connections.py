@@ -60,7 +60,11 @@ KINDS = {
 }
 _SERVERS = {
     "serve": (["serve", "--no-gpu", "--port", "0"], "/api/overview", r" on (http://\S+:\d+)"),
-    "cluster up": (["cluster", "up", "--engine", "sim", "--port", "0"], "/api/cluster", r"--server (http://\S+:\d+)'"),
+    "cluster up": (
+        ["cluster", "up", "--engine", "sim", "--port", "0"],
+        "/api/cluster",
+        r"with tokens, (http://\S+:\d+);",
+    ),
 }
 
 PATHS = {name: path for name, (_, path, _) in _SERVERS.items()}

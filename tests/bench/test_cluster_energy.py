@@ -252,7 +252,7 @@ def test_a_policy_or_file_that_is_not_there_is_refused(
 ) -> None:
     monkeypatch.setenv("JOULEWISE_DATA", str(data))
     assert cluster.main(["energy", "--trace", "nowhere.csv"]) == 2
-    assert "nowhere.csv cannot be read as a trace" in capsys.readouterr().err
+    assert "nowhere.csv cannot be read: no such file" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         cluster.main(["energy", "--trace", "nowhere.csv", "--only", "magic"])
     assert "no policy is called magic" in capsys.readouterr().err

@@ -109,6 +109,13 @@ READ: dict[str, Row] = {
     # It serves, and tells whoever asks why the database does not answer: that may return, as a server does.
     "serve --database": row("serve --no-gpu --port 0 --database @", never=EVERY),
     "serve --token-file": row("serve --no-gpu --port 0 --database {home}/a.db --token-file @"),
+    "serve --countersign-key": row(
+        "serve --no-gpu --port 0 --database {home}/a.db --countersign-key @", fine={"missing"}, never={"missing"}
+    ),
+    "verify --key": row("verify some --database {home}/a.db --key @"),
+    "countersign --database": row("countersign some --at http://127.0.0.1:9 --database @"),
+    "countersign --token-file": row("countersign some --at http://127.0.0.1:9 --database {home}/a.db --token-file @"),
+    "cluster up --site": row("cluster up --engine sim --gpu sim:a100*2 --port 0 --database {home}/a.db --site @"),
     "serve --plans": row("serve --no-gpu --port 0 --database {home}/a.db --plans @", never={"directory", "unreadable"}),
     "serve token --token-file": row("serve token --scope read --token-file @", fine=STORE, remarks=1),
     "estimate --token-file": row("estimate --prometheus http://127.0.0.1:9 --token-file @"),
@@ -181,6 +188,7 @@ WRITTEN: dict[str, str] = {
 }
 """Files that a verb writes: refused where nobody may write, there is no folder, or a folder is."""
 ELSEWHERE: dict[str, str] = {
+    **dict.fromkeys(["serve --socket", "cluster up --socket"], "it is made there, and serves: tests/scenarios"),
     "estimate --user": "a name; the file beside it has its own row",
     "cluster submit --checkpoint": "a folder on the nodes, which need not be here",
     **dict.fromkeys(

@@ -189,7 +189,7 @@ def test_points_in_a_file_are_taken_as_they_are_and_other_files_are_refused(tmp_
         file.write_text(text)
         with pytest.raises(BadSpec, match=says):
             read(str(file))
-    with pytest.raises(BadSpec, match=r"cannot be read \(no such file or directory\); give 'run:NAME'"):
+    with pytest.raises(BadSpec, match=r"cannot be read: no such file or directory; give 'run:NAME'"):
         read(str(Path("absent.json")))
 
 

@@ -3,6 +3,7 @@
 import json
 import resource
 import sys
+from pathlib import Path
 
 from joulewise.cli import main
 
@@ -11,5 +12,7 @@ if __name__ == "__main__":
     try:
         main(sys.argv[2:])
     finally:
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        # Not ru_maxrss, which counts the process that started this one, too.
+        status = Path("/proc/self/status").read_text()
+        peak = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:"))
         print(json.dumps({"max_kib": peak}), file=sys.stderr)

@@ -111,7 +111,7 @@ def test_a_recording_gives_all_its_gpus_started_as_one(tmp_path: Path) -> None:
 
 
 def test_a_missing_recording_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(BadRecording, match="no such file or directory; check the path"):
+    with pytest.raises(BadRecording, match="no such file or directory; make a recording"):
         find(f"replay:{tmp_path / 'absent.jsonl'}")
 
 

@@ -87,7 +87,7 @@ def up(
     ] = None,
     site: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="How much users' weights count. Default: /etc/joulewise/cluster.toml."),
+        typer.Option(metavar="FILE", help="Users' weights; /etc/joulewise/cluster.toml."),
     ] = None,
     database: DatabaseFlag = None,
     socket: Annotated[

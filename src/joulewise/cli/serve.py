@@ -133,12 +133,11 @@ def serve(
             live = stack.enter_context(_live(gpu, interval, no_gpu=no_gpu))
             watched = {0: "", 1: ", watching one GPU"}.get(len(live), f", watching {len(live)} GPUs")
             make = partial(make_app, store, live=live, plans=_plans(plans), worth=worth, signer=signer)
-            if signer is not None:
-                say(ctx, f"countersigning with {signer.key.public}")
+            signs = "" if signer is None else f", countersigning with {signer.key.public}"
             # Bound last: whoever connects is answered at once, and does not wait for a driver that is slow to start.
             if socket is not None:
                 listening = stack.enter_context(listen.bound_at(socket.absolute(), 0o600))
-                say(ctx, f"serving you and root on unix:{socket.absolute()}{watched}")
+                say(ctx, f"serving you and root on unix:{socket.absolute()}{watched}{signs}")
                 listen.serve(make(Guard()), listening)
                 return
             listening = stack.enter_context(listen.bound(host, port))
@@ -147,12 +146,12 @@ def serve(
                 guard = Guard(known, open_to_all=no_auth, local_users=trust_local_users)
                 who = "anyone who can connect" if no_auth else "everybody on this machine" if trust_local_users else ""
                 with_token = "those with a token" if known is not None else ""
-                say(ctx, f"serving {' and '.join(filter(None, (who, with_token)))} on {url}{watched}")
+                say(ctx, f"serving {' and '.join(filter(None, (who, with_token)))} on {url}{watched}{signs}")
                 listen.serve(make(guard), listening)
                 return
             link = Link(url, lambda text: say(ctx, f"the link was used; another, once: {text}"))
             own = _for_own_clients(stack, listening.getsockname()[1])
-            say(ctx, f"serving you on {url}{watched}; open {link.url} (it works once)")
+            say(ctx, f"serving you on {url}{watched}{signs}; open {link.url} (it works once)")
             listen.serve(make(Guard((link.kept,)), link=link), listening, *own)
     finally:
         store.close()
