@@ -39,10 +39,15 @@ class Stage:
     def hardware(self) -> tuple[float, tuple[int, int] | None]:
         return self.words.limit_w(0), self.words.sm_lock(0)
 
+    def begin_daemon(self) -> None:
+        """It runs, whichever road the test before took."""
+        if self.daemon.process is None:
+            self.daemon.start()
+
     def start(self, argv: list[str], *, road: str = "daemon") -> subprocess.Popen[str]:
         environ = {**self._environ, "JOULEWISE_SOCKET": str(self.daemon.socket)}
-        if road == "daemon" and self.daemon.process is None:
-            self.daemon.start()
+        if road == "daemon":
+            self.begin_daemon()
         if road == "guardian":
             if self.daemon.process is not None:  # it keeps all others from its GPUs, whatever their folders
                 self.daemon.stop()
@@ -152,6 +157,7 @@ def test_what_cannot_be_set_is_one_line_and_the_command_is_not_started(stage, tm
 
 def test_what_someone_else_holds_is_refused_and_they_are_named(stage, tmp_path):
     stage.reset()
+    stage.begin_daemon()
     mark = tmp_path / "started"
     with RemoteLease.take(stage.breaker.uuids[:1], ["power_limit_w"], reason="mine", socket=stage.daemon.socket):
         code, _, err = stage.run("--set", "power_limit_w=300", run=["touch", str(mark)])
