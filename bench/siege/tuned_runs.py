@@ -55,7 +55,9 @@ class Kind:
     bound: float = 0.05
     length_s: float = 420.0
     idle_every: int = 0
-    """Steps between two waits of some seconds, in which the GPU is idle; 0: none."""
+    """Steps between two waits, in which the GPU is idle; 0: none."""
+    idle_s: float = 6.0
+    """Length of such a wait."""
     gap_s: float = 0.0
     """For so long, in the middle, nothing is kept of the readings."""
     hooks: bool = True
@@ -72,8 +74,9 @@ class Kind:
 
 
 def kinds(seed: int) -> list[Kind]:
-    """Nineteen kinds: workloads, GPUs, busy and idle phases, gaps of the meter, several GPUs, unused ones, no hooks,
-    runs that were gone on with, and a real process at twenty times the wall's speed."""
+    """Many kinds: workloads, GPUs, busy and idle phases, gaps of the meter, several GPUs, unused ones, no hooks, runs
+    that were gone on with, steps that the power sensor sees the same part of, and a real process at twenty times the
+    wall's speed."""
     made = [
         Kind("steady"),
         Kind("long steps", step_s=1.7),
@@ -93,6 +96,9 @@ def kinds(seed: int) -> list[Kind]:
         Kind("resumed", killed_s=233.3, length_s=600.0),
         Kind("killed and resumed", killed_s=233.3, lost_s=9.0, length_s=600.0),
         Kind("unused GPUs", unused=2),
+        Kind("in step with the sensor", step_s=0.05, idle_every=1, idle_s=0.05),
+        Kind("nearly in step", step_s=0.05, idle_every=1, idle_s=0.0504),
+        Kind("shorter than a look", step_s=0.02, idle_every=1, idle_s=0.02),
         Kind("twenty times as fast", "recommender", step_s=0.15, real=True, length_s=600.0),
     ]
     return [replace(kind, seed=1000 * seed + place) for place, kind in enumerate(made)]
@@ -119,7 +125,7 @@ class _Work:
             yield phase
             steps += phase.ends_step
             if phase.ends_step and self._kind.idle_every and steps % self._kind.idle_every == 0:
-                yield Phase("wait", Load(0.0, 0.0, 0.0, host_s=6.0))
+                yield Phase("wait", Load(0.0, 0.0, 0.0, host_s=self._kind.idle_s))
 
     def step(self, end_s: float) -> None:
         if self.feed is not None:
@@ -199,7 +205,7 @@ def _process(
     if event is not None:
         store.journal(pace_stream(run)).append(event)
     if killed_s == math.inf:
-        measured = _measured(report, circumstances(store.journal(run)))
+        measured = _measured(report, {"readings_error": thinned.readings_error, **circumstances(store.journal(run))})
         store.journal(measured_stream(run)).append(Finished(time.now_s(), "ended", {"measured": measured}))
 
 

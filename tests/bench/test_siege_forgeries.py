@@ -38,9 +38,11 @@ HONEST = [
     "resumed",
     "killed and resumed",
     "unused GPUs",
+    "in step with the sensor",
+    "nearly in step",
     "twenty times as fast",
 ]
-WEAKER = ("gap", "no hooks", "killed and resumed")
+WEAKER = ("gap", "no hooks", "killed and resumed", "in step with the sensor", "nearly in step")
 """Kinds of which too little was kept to check all blocks."""
 DEPENDS = "twenty times as fast"
 """In real time a loaded machine may lose a reading."""

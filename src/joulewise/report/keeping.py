@@ -365,9 +365,10 @@ class Keeping:
     def end(self, time_s: float, why: str, measured: Mapping[str, Any], **facts: Any) -> str | None:
         """The command has ended and used ``measured``; None, or why not all of it is in the store and where it is
         instead, in one line. Waits for the store no longer than ``END_WAIT_S``, for a file ``SAVE_WAIT_S``."""
-        self._finished = Finished(time_s, why, {"measured": {**measured, **circumstances(self._tuners_journal())}})
-        self._began = replace(self._began, facts={**self._began.facts, **facts})
         self._thinned.end()
+        beside = {"readings_error": self._thinned.readings_error, **circumstances(self._tuners_journal())}
+        self._finished = Finished(time_s, why, {"measured": {**measured, **beside}})
+        self._began = replace(self._began, facts={**self._began.facts, **facts})
         self._until_s = time.monotonic() + END_WAIT_S
         self._ended.set()
         if self._thread.ident is None:

@@ -45,6 +45,8 @@ class Evidence:
     """How long that process was measured, up to the last reading; None where nothing says."""
     speed: float = 1.0
     """How fast the clock of the journal runs against the wall's, by what was kept beside it."""
+    readings_error: float = 0.0
+    """One standard error of the power of some seconds beyond their scatter, as a share of it (``store.thinned``)."""
     contradictions: tuple[str, ...] = ()
     """Where the journal says otherwise than what was kept beside it of GPUs, clock and whether they were virtual."""
     digest: str = ""
@@ -96,7 +98,8 @@ def evidence(store: Store, run: str, events: Sequence[Event]) -> Evidence:
     power = {uuid: [replace(each, at_s=each.at_s - clocks[-1]) for each in some] for uuid, some in samples.items()}
     uuids = list(map(str, _list(begun[-1].facts.get("gpus")))) if begun else []
     total_j, total_s = _total(measured or {}, uuids)
-    return Evidence(power, pace, total_j, total_s, speed or 1.0, against, digest.hexdigest())
+    strayed = _number((measured or {}).get("readings_error")) or 0.0
+    return Evidence(power, pace, total_j, total_s, speed or 1.0, max(0.0, strayed), against, digest.hexdigest())
 
 
 def _total(measured: Mapping[str, Any], uuids: Sequence[str]) -> tuple[float | None, float | None]:

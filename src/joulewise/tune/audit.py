@@ -10,7 +10,8 @@ a journal to a time.
 
 **Tolerance of a block.** The store keeps one mean of power a second. A block's joules are therefore known within: the
 seconds cut by its edges (0.3 of the range of power within 2 s, and 0.01 of the power, each in joules), the scatter of
-the means in it (times the square root of their number), four standard errors in all (``SIGMAS``); ``SYSTEMATIC`` of the
+the means in it (times the square root of their number), how far the readings of the run strayed from its counter, four
+standard errors in all (``SIGMAS``); ``SYSTEMATIC`` of the
 energy, since a board's power readings sample a part of the time and its counter sees all of it; and what a pause within
 the block may have used. Blocks of one phase, role and setting are also compared by their sum, where the errors of
 single blocks average out.
@@ -128,7 +129,7 @@ def audit(events: Sequence[Event], kept: Evidence) -> Audit:
             holed += not whole
             problems += [f"{where} {problem}"] if problem else []
         problems += _clocks(block, where, rows, clean)
-        found = _energy(block, rows, clean)
+        found = _energy(block, rows, clean, kept.readings_error)
         if found is not None:
             if not found.allows(block.energy_j, gain):
                 problems.append(f"{where} says {block.energy_j:.0f} J, its readings {found.says(gain)}")
@@ -144,7 +145,9 @@ def audit(events: Sequence[Event], kept: Evidence) -> Audit:
                 f"together, their readings {group.range.says(gain)}"
             )
     problems += _after(events, kept.pace)
-    saving, tolerance = _saving(parts, [event for event in events if isinstance(event, Shifted)], problems)
+    saving, tolerance = _saving(
+        parts, [event for event in events if isinstance(event, Shifted)], kept.readings_error, problems
+    )
     why_not = _why_not(len(parts), works, holed, seen, steps, tolerance)
     return Audit(len(parts), works, len(seen), saving, tolerance, tuple(problems), why_not)
 
@@ -188,7 +191,9 @@ def _inside(
     return tuple(tuple(power_w for span in clean for power_w in row.whole(*span)) for row in rows)
 
 
-def _saving(parts: Sequence[_Part], shifts: Sequence[Shifted], problems: list[str]) -> tuple[float | None, float]:
+def _saving(
+    parts: Sequence[_Part], shifts: Sequence[Shifted], error: float, problems: list[str]
+) -> tuple[float | None, float]:
     """The change of energy by the readings alone, and its tolerance; adds to ``problems`` where the journal's differs
     by more."""
 
@@ -205,7 +210,7 @@ def _saving(parts: Sequence[_Part], shifts: Sequence[Shifted], problems: list[st
     said = change(part.seen.block.energy_j for part in parts)
     if said is None:
         return None, 0.0
-    expected = _expected(parts)
+    expected = _expected(parts, error)
     read = change(mean_j for mean_j, _ in expected)
     dice = random.Random(0)  # the same readings have the same tolerance
     drawn = [change(dice.gauss(mean_j, error_j) for mean_j, error_j in expected) for _ in range(_DRAWS)]
@@ -221,7 +226,7 @@ def _saving(parts: Sequence[_Part], shifts: Sequence[Shifted], problems: list[st
     return read, tolerance
 
 
-def _expected(parts: Sequence[_Part]) -> list[tuple[float, float]]:
+def _expected(parts: Sequence[_Part], error: float) -> list[tuple[float, float]]:
     """Each block's joules by its readings, and one standard error."""
     together: dict[tuple[str, Setting], list[list[float]]] = {}
     for part in parts:
@@ -240,6 +245,7 @@ def _expected(parts: Sequence[_Part]) -> list[tuple[float, float]]:
             continue
         mean_w = sum(fmean(own) if own else level_w for own, (level_w, _) in zip(part.inside_w, known, strict=True))
         variance = sum(each_w**2 / max(1, len(own)) for own, (_, each_w) in zip(part.inside_w, known, strict=True))
+        variance += (error * mean_w) ** 2
         expected.append((mean_w * seconds, math.sqrt(variance) * seconds))
     return expected
 
@@ -368,9 +374,12 @@ class _Power:
         return (_EDGE_RANGE * range_w + _EDGE_SHARE * fmean(powers)) * self.usual_s + self._stamp_s * range_w
 
 
-def _energy(block: Block, rows: Sequence[_Power], clean: Sequence[tuple[float, float]] | None) -> _Range | None:
+def _energy(
+    block: Block, rows: Sequence[_Power], clean: Sequence[tuple[float, float]] | None, error: float
+) -> _Range | None:
     """What the readings say that the clean work of a block used; None where too few were kept. ``clean`` is when that
-    work was done, where its steps tell; else it is somewhere between the block's edges."""
+    work was done, where its steps tell; else it is somewhere between the block's edges. ``error`` is one standard error
+    of the power of some seconds beyond their scatter, as a share."""
     spans = [(block.start_s, block.end_s)] if clean is None else clean
     span_s, total = sum(to_s - from_s for from_s, to_s in spans), _Range()
     out_s = abs(span_s - block.duration_s)
@@ -388,7 +397,7 @@ def _energy(block: Block, rows: Sequence[_Power], clean: Sequence[tuple[float, f
         total.low_j += max(mean_w * block.duration_s - apart_s * (most_w - mean_w), least_w * block.duration_s)
         total.high_j += min(mean_w * block.duration_s + apart_s * (mean_w - least_w), most_w * block.duration_s)
         scatter_w = pstdev(powers) if len(powers) > 2 else 0.0
-        total.variance += scatter_w**2 * len(powers)
+        total.variance += scatter_w**2 * len(powers) + (error * mean_w * block.duration_s) ** 2
         total.variance += sum(row.edge_j(at_s) ** 2 for span in spans for at_s in span)
     return total
 
