@@ -12,12 +12,13 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 _ASKS = """
-import http.client, json, socket, sys
+import http.client, json, os, socket, sys
 host, port, path, asked = json.loads(sys.argv[1])
 class Unix(http.client.HTTPConnection):
     def connect(self):
         self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.connect(path)
+        os.chdir(os.path.dirname(path) or ".")  # the whole path may be longer than a socket's address
+        self.sock.connect(os.path.basename(path))
 said = []
 for method, at, body, headers in asked:
     made = Unix("localhost", timeout=30) if path else http.client.HTTPConnection(host, port, timeout=30)

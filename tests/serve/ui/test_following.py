@@ -106,35 +106,39 @@ def test_what_is_written_after_the_tuner_has_ended_is_shown_too(tab, written):
         assert time.monotonic() < deadline_s
 
 
-def test_pages_that_were_empty_fill_while_one_looks(tab, tmp_path):
+@pytest.fixture
+def empty(tmp_path) -> Iterator[Written]:
+    """A server on a store in which nothing happened yet. Named before ``tab``, it ends after the pages that ask it."""
     (tmp_path / "plans").mkdir()
-    empty = Written(tmp_path, "--no-gpu", "--plans", str(tmp_path / "plans"))
-    try:
-        cluster, series, plans = tab(empty.url), tab(empty.url), tab(empty.url)
-        for looking, address in ((cluster, "#/clusters"), (series, "#/series"), (plans, "#/plans")):
-            looking.page.clock.install()
-            live(looking, address)
-            assert looking.page.locator("main .empty:visible").count() == 1
-        face_toys.write(empty.store, "cluster/hall", [Led(face_toys.T0, 1, {})])
-        cluster.sees("Cluster hall")
-        cluster.sees("Nothing has been measured yet")
-        face_toys.write(empty.store, "cluster/hall", face_toys.cluster_events()[1:])
-        cluster.page.wait_for_selector(".uplot canvas")
-        cluster.page.wait_for_selector(".gantt .span")
-        series.page.evaluate(
-            """job => fetch('/api/series/nightly',
-                { method: 'PUT', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify(job) })""",
-            JOB,
-        )
-        series.page.clock.fast_forward(31_000)
-        series.page.wait_for_selector("main tbody a")
-        face_toys.plans(tmp_path / "plans")
-        plans.page.clock.fast_forward(31_000)
-        plans.sees("four stages")
-        for looking in (cluster, series, plans):
-            assert looking.page.locator("main .empty:visible").count() == 0
-    finally:
-        empty.end()
+    made = Written(tmp_path, "--no-gpu", "--plans", str(tmp_path / "plans"))
+    yield made
+    made.end()
+
+
+def test_pages_that_were_empty_fill_while_one_looks(empty, tab, tmp_path):
+    cluster, series, plans = tab(empty.url), tab(empty.url), tab(empty.url)
+    for looking, address in ((cluster, "#/clusters"), (series, "#/series"), (plans, "#/plans")):
+        looking.page.clock.install()
+        live(looking, address)
+        assert looking.page.locator("main .empty:visible").count() == 1
+    face_toys.write(empty.store, "cluster/hall", [Led(face_toys.T0, 1, {})])
+    cluster.sees("Cluster hall")
+    cluster.sees("Nothing has been measured yet")
+    face_toys.write(empty.store, "cluster/hall", face_toys.cluster_events()[1:])
+    cluster.page.wait_for_selector(".uplot canvas")
+    cluster.page.wait_for_selector(".gantt .span")
+    series.page.evaluate(
+        """job => fetch('/api/series/nightly',
+            { method: 'PUT', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify(job) })""",
+        JOB,
+    )
+    series.page.clock.fast_forward(31_000)
+    series.page.wait_for_selector("main tbody a")
+    face_toys.plans(tmp_path / "plans")
+    plans.page.clock.fast_forward(31_000)
+    plans.sees("four stages")
+    for looking in (cluster, series, plans):
+        assert looking.page.locator("main .empty:visible").count() == 0
 
 
 def test_times_in_a_list_pass(tab, written):

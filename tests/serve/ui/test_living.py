@@ -19,7 +19,7 @@ HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>/../..?&#"
 
 @pytest.fixture
 def empty(tmp_path: Path):
-    """A server on an empty store, without GPUs."""
+    """A server on an empty store, without GPUs. Named before ``tab``, it ends after the pages that ask it."""
     serving = Serving(str(tmp_path / "empty.db"), tmp_path, "--no-gpu")
     yield serving
     serving.end()
@@ -31,7 +31,7 @@ def run(database: Path, *command: str) -> None:
     subprocess.run(argv, env=environ, capture_output=True, check=True)
 
 
-def test_a_run_that_begins_elsewhere_appears_and_ends_while_one_looks(tab, empty, tmp_path, virtual_nvml):
+def test_a_run_that_begins_elsewhere_appears_and_ends_while_one_looks(empty, tab, tmp_path, virtual_nvml):
     looking = tab(empty.url)
     looking.go("#/")
     looking.sees("Nothing was measured yet")
@@ -46,7 +46,7 @@ def test_a_run_that_begins_elsewhere_appears_and_ends_while_one_looks(tab, empty
     assert looking.page.locator(".uplot canvas").count() == 1
 
 
-def test_a_name_full_of_markup_is_shown_as_it_is_and_does_nothing(tab, empty, tmp_path, virtual_nvml):
+def test_a_name_full_of_markup_is_shown_as_it_is_and_does_nothing(empty, tab, tmp_path, virtual_nvml):
     run(tmp_path / "empty.db", sys.executable, "-c", "pass", HOSTILE)
     looking = tab(empty.url)
     asked_by_browser = []
@@ -147,7 +147,7 @@ def test_a_token_is_asked_for_once_and_kept_for_the_session(browser, tmp_path):
         serving.end()
 
 
-def test_a_command_that_failed_is_not_called_finished(tab, empty, tmp_path, virtual_nvml):
+def test_a_command_that_failed_is_not_called_finished(empty, tab, tmp_path, virtual_nvml):
     argv = [sys.executable, "-m", "joulewise", "run", "--gpu", "sim:h200", "--speed", "20", "--"]
     environ = {**os.environ, "JOULEWISE_HOME": str(tmp_path), "JOULEWISE_DATABASE": str(tmp_path / "empty.db")}
     failed = subprocess.run([*argv, sys.executable, "-c", "raise SystemExit(3)"], env=environ, capture_output=True)
