@@ -31,18 +31,20 @@ demo-cluster: $(VENV)/demo.done system-slurm  ## three jobs on a virtual Slurm c
 	@mkdir -p out
 	@$(BIN)/python examples/demo_cluster --out out/cluster.html
 
-# What has to be installed comes from three places at once. Then all tests that can bear company, three at a time,
-# since most of them wait for processes of their own; then those that keep many processes in step, for which another's
-# load would be a finding. Hundreds of them watch processes in real time, and a machine that stands still for a second
-# is a finding of its own: what failed is tried once more with nothing beside it, under its name, and fails for good there.
-test:  ## all tests
+# What has to be installed comes from three places at once. Most tests bear company, and wait for processes of their own
+# for much of their time: more of them at once than there are processors. Those marked 'alone' keep several processes in
+# step, for which another's load would be a finding. Nothing that failed is tried again.
+test:  ## tests that prove the product on this machine: eight minutes on two cores
 	@$(MAKE) --no-print-directory $(if $(findstring -j,$(MAKEFLAGS)),,-j3) test-ready
-	$(call tested,-n 3 --dist loadgroup,not alone and not stack)
-	$(call tested,,alone or stack)
+	$(TOGETHER) -m 'not exhaustive and not alone and not stack'
+	$(ALONE) -m 'alone and not exhaustive'
 
-# $(1): how, $(2): which. Only failures are tried again (exit status 1), never a run that broke off.
-tested = $(BIN)/python -m pytest -q $(1) -m '$(2)' || { [ $$? -eq 1 ] && echo "once more, by themselves:" \
-	&& $(BIN)/python -m pytest -v --last-failed --last-failed-no-failures none --maxfail 10 -m '$(2)'; }
+test-all: test  ## and all others: every crash point, all examples, a Slurm of which every part is killed
+	TESTS=all $(TOGETHER) -m '(exhaustive or sampled) and not alone and not stack'
+	TESTS=all $(ALONE) -m 'stack or alone and (exhaustive or sampled)'
+
+ALONE    := $(BIN)/python -m pytest -q
+TOGETHER := $(ALONE) -n 4 --dist loadgroup
 
 test-ready: $(VENV)/dev.done peers system
 

@@ -37,7 +37,7 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 
 pytest_plugins = [
     "tests.scenario_table",
-    "tests.second_try",
+    "tests.tiers",
     "tests.torch_stand_in",
     "tests.postgresql",
     "tests.prometheus",
