@@ -5,7 +5,7 @@ VENV   := .venv
 PEERS  := .venv-peers
 BIN    := $(VENV)/bin
 
-.PHONY: help run demo-cluster test test-ready stack face check bench docs peers system system-slurm system-face lock format clean
+.PHONY: help run demo-cluster test test-all coverage test-ready stack face check bench docs peers system system-slurm system-face lock format clean
 
 # Thousands of processes are started here: what Python has compiled is kept, whatever the machine's habit is.
 unexport PYTHONDONTWRITEBYTECODE
@@ -45,6 +45,14 @@ test-all: test  ## and all others: every crash point, all examples, a Slurm of w
 
 ALONE    := $(BIN)/python -m pytest -q
 TOGETHER := $(ALONE) -n 4 --dist loadgroup
+
+# Processes that tests start are measured as well. The crash tests, which trace lines themselves, fail here.
+coverage: test-ready  ## lines and branches of src that all tests run, and which test runs which line
+	rm -rf build/coverage && mkdir -p -m 777 build/coverage
+	-COVERAGE_PROCESS_START=$(CURDIR)/pyproject.toml COVERAGE_FILE=$(CURDIR)/build/coverage/.coverage TESTS=$(TESTS) \
+	  $(TOGETHER) -p tests.coverage_contexts -m '$(if $(filter all,$(TESTS)),not stack,not exhaustive and not stack)'
+	cd build/coverage && COVERAGE_FILE=.coverage $(CURDIR)/$(BIN)/coverage combine -q --rcfile=$(CURDIR)/pyproject.toml
+	COVERAGE_FILE=build/coverage/.coverage $(BIN)/coverage report --skip-covered --sort=cover
 
 test-ready: $(VENV)/dev.done peers system
 

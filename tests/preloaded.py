@@ -306,8 +306,9 @@ def _serve(asked: socket.socket) -> dict[str, Any] | None:
 
 def _written(fd: int, errors: str) -> io.TextIOWrapper:
     """A stream as an interpreter opens it at its start."""
-    raw = open(fd, "wb")
-    return io.TextIOWrapper(raw, "utf-8", errors, line_buffering=fd == 2 or raw.isatty(), write_through=fd == 2)
+    raw = io.FileIO(fd, "w")
+    buffered = io.BufferedWriter(raw)
+    return io.TextIOWrapper(buffered, "utf-8", errors, line_buffering=fd == 2 or raw.isatty(), write_through=fd == 2)
 
 
 def _become(request: Mapping[str, Any]) -> None:
@@ -319,7 +320,7 @@ def _become(request: Mapping[str, Any]) -> None:
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["environ"])
-    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", errors="surrogateescape")
+    sys.stdin = sys.__stdin__ = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, "r")), "utf-8", "surrogateescape")
     sys.stdout = sys.__stdout__ = _written(1, "surrogateescape")
     sys.stderr = sys.__stderr__ = _written(2, "backslashreplace")
     with contextlib.suppress(ImportError):
