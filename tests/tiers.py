@@ -57,18 +57,25 @@ def examples(most: int, share: float = 0.2) -> int:
     return most if ALL else max(1, round(share * most))
 
 
+_ROOT = "take root (several users, GPUs that are set): run them in a container"
+
+
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """One line of what was skipped and how to have it, one of the seed."""
     if hasattr(config, "workerinput"):
         return
     skipped = Counter(_reason(report) for report in terminalreporter.stats.get("skipped", ()))
     if skipped:
-        told = "; ".join(f"{reason} ({count})" for reason, count in skipped.most_common())
+        told = "; ".join(f"{count} {reason}" for reason, count in skipped.most_common())
         terminalreporter.write_line(f"skipped {skipped.total()}: {told}")
-    terminalreporter.write_line(f"samples drawn by SEED={SEED}" if not ALL else f"everything was run (SEED={SEED})")
+    drawn = "everything that was chosen ran whole" if ALL else f"samples were drawn by SEED={SEED}"
+    terminalreporter.write_line(drawn)
 
 
 def _reason(report: pytest.TestReport) -> str:
+    """Why it was skipped, in a few words: what takes root is one reason, however a test puts it."""
     longrepr = report.longrepr
-    said = str(longrepr[2]) if isinstance(longrepr, tuple) else str(longrepr)
-    return re.sub(r"^Skipped: ", "", said)
+    said = re.sub(r"^Skipped: ", "", str(longrepr[2]) if isinstance(longrepr, tuple) else str(longrepr))
+    if re.search(r"\broot\b", said):
+        return _ROOT
+    return re.sub(r"^could not import '([\w.]+)'.*", r"without \1: pip install -e '.[dev]'", said, flags=re.DOTALL)
