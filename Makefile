@@ -32,25 +32,23 @@ demo-cluster: $(VENV)/demo.done system-slurm  ## three jobs on a virtual Slurm c
 	@$(BIN)/python examples/demo_cluster --out out/cluster.html
 
 # What has to be installed comes from three places at once. Most tests bear company, and wait for processes of their own
-# for much of their time: more of them at once than there are processors. Those marked 'alone' keep several processes in
-# step, for which another's load would be a finding. Nothing that failed is tried again.
+# for much of their time: more of them at once than there are processors. Those marked 'alone' or 'stack' keep several
+# processes in step, for which another's load would be a finding: they come last, by themselves (tests/alone_last.py).
+# Nothing that failed is tried again.
 test:  ## tests that prove the product on this machine: eight minutes on two cores
 	@$(MAKE) --no-print-directory $(if $(findstring -j,$(MAKEFLAGS)),,-j3) test-ready
-	$(TOGETHER) -m 'not exhaustive and not alone and not stack'
-	$(ALONE) -m 'alone and not exhaustive'
+	$(PYTEST) -m 'not exhaustive and not stack'
 
 test-all: test  ## and all others: every crash point, all examples, a Slurm of which every part is killed
-	TESTS=all $(TOGETHER) -m '(exhaustive or sampled) and not alone and not stack'
-	TESTS=all $(ALONE) -m 'stack or alone and (exhaustive or sampled)'
+	TESTS=all $(PYTEST) -m 'exhaustive or sampled or stack'
 
-ALONE    := $(BIN)/python -m pytest -q
-TOGETHER := $(ALONE) -n 4 --dist loadgroup
+PYTEST := $(BIN)/python -m pytest -q -n 4 --dist loadgroup
 
 # Processes that tests start are measured as well. The crash tests, which trace lines themselves, fail here.
 coverage: test-ready  ## lines and branches of src that all tests run, and which test runs which line
 	rm -rf build/coverage && mkdir -p -m 777 build/coverage
 	-COVERAGE_PROCESS_START=$(CURDIR)/pyproject.toml COVERAGE_FILE=$(CURDIR)/build/coverage/.coverage TESTS=$(TESTS) \
-	  $(TOGETHER) -p tests.coverage_contexts -m '$(if $(filter all,$(TESTS)),not stack,not exhaustive and not stack)'
+	  $(PYTEST) -p tests.coverage_contexts -m '$(if $(filter all,$(TESTS)),not stack,not exhaustive and not stack)'
 	cd build/coverage && COVERAGE_FILE=.coverage $(CURDIR)/$(BIN)/coverage combine -q --rcfile=$(CURDIR)/pyproject.toml
 	COVERAGE_FILE=build/coverage/.coverage $(BIN)/coverage report --skip-covered --sort=cover
 

@@ -36,6 +36,7 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 pytest_plugins = [
+    "tests.alone_last",
     "tests.scenario_table",
     "tests.tiers",
     "tests.torch_stand_in",
@@ -53,10 +54,13 @@ _DOES_NOT_APPLY = re.compile(
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whatever asks for a browser or a Prometheus is of the face; what shares a module's fixture shares a worker."""
+    from tests.alone_last import bears_no_company
+
     for item in items:
         if {"browser", "prometheus"} & set(getattr(item, "fixturenames", ())):
             item.add_marker("face")
-        if item.get_closest_marker("xdist_group") is None and _shares_its_modules_fixture(item):
+        grouped = item.get_closest_marker("xdist_group") is not None or bears_no_company(item)
+        if not grouped and _shares_its_modules_fixture(item):
             item.add_marker(pytest.mark.xdist_group(f"{item.path.parent.name}/{item.path.stem}"))
 
 
