@@ -55,6 +55,11 @@ class _Forker:
             start_new_session=True,
         )
         theirs.close()
+        atexit.register(self._end)
+
+    def _end(self) -> None:
+        self._ours.close()
+        self._process.wait()
 
     def fork(self, request: Mapping[str, Any], streams: Sequence[int]) -> tuple[int, socket.socket]:
         """The pid of a new command, and the socket on which its exit code will come."""
