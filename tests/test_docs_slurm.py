@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from joulewise.cluster.scheduler_status import Status
 from joulewise.core.errors import MissingPart
+from joulewise.serve.cluster_client import ClusterClient
 from joulewise.testing.slurm_site import SlurmSite, slurm_site
 from joulewise.testing.slurm_site_parts import free_ports
 from tests.docs_desk import Desk, instead
@@ -107,17 +107,18 @@ def test_a_partition_is_run_as_its_page_says(site: SlurmSite, desk: Desk) -> Non
                 until(desk, ended)
 
 
-def until(desk: Desk, so: Callable[[dict[str, Any]], bool]) -> None:
+def until(desk: Desk, so: Callable[[Status], bool]) -> None:
     """Wait until the cluster's status is so."""
     deadline_s = time.monotonic() + LONGEST_S
-    while not so(status := json.loads(desk.type("joulewise cluster status --json").words)):
+    client = ClusterClient(desk.environ["JOULEWISE_CLUSTER"], desk.environ["JOULEWISE_TOKEN"])
+    while not so(status := client.status()):
         assert time.monotonic() < deadline_s, status
-        time.sleep(0.5)
+        time.sleep(0.2)
 
 
-def heard(status: dict[str, Any]) -> bool:
-    return all(node["power_w"] is not None for node in status["nodes"])
+def heard(status: Status) -> bool:
+    return all(node.power_w is not None for node in status.nodes)
 
 
-def ended(status: dict[str, Any]) -> bool:
-    return all(job["state"] == "ended" for job in status["jobs"] if job["name"] == "night-7")
+def ended(status: Status) -> bool:
+    return all(job.state == "ended" for job in status.jobs if job.name == "night-7")

@@ -1,8 +1,6 @@
 """``joulewise estimate``: a fleet's history in a real Prometheus becomes a saving whose interval holds the truth."""
 
 import json
-import subprocess
-import sys
 from datetime import UTC, datetime
 
 import pytest
@@ -12,6 +10,7 @@ from bench.estimate_truths import watched
 from joulewise.cli import main
 from joulewise.cli.estimate import ends_s, matchers, window_s
 from joulewise.core.errors import BadSpec
+from tests import preloaded
 from tests.monitor.answering import answering, answering_by
 
 HOURS = 2.0
@@ -40,8 +39,7 @@ def fleet(prometheus):
 
 def test_the_stated_interval_holds_the_true_saving_of_a_fleet_in_a_real_prometheus(fleet):
     server, truth, lines = fleet
-    command = [sys.executable, "-m", "joulewise", "estimate", "--prometheus", server.url, *RANGE, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = preloaded.run("estimate", "--prometheus", server.url, *RANGE, "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     jobs = {job["job"]: job["saving"] for job in found["jobs"]}

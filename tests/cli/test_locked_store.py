@@ -20,6 +20,7 @@ from joulewise.report.keeping import END_WAIT_S, SAVE_WAIT_S
 from joulewise.report.summaries import State, Summaries
 from joulewise.store import Database, SqliteStore, open_store, views
 from joulewise.tune.desk import Desk
+from tests import preloaded
 
 PYTHON = sys.executable
 CRITERION = f"exit code passed on, ≤ {END_WAIT_S:g} s + {SAVE_WAIT_S:g} s waited, one line, nothing lost"
@@ -83,9 +84,8 @@ def home(tmp_path):
 @pytest.fixture
 def joulewise(environ, recording, home):
     def joulewise(verb, *arguments, command, database=""):
-        argv = [PYTHON, "-m", "joulewise", *verb.split(), "--gpu", f"replay:{recording}", *arguments, "--", *command]
         env = {**environ, "JOULEWISE_HOME": str(home), "JOULEWISE_DATABASE": database, "COLUMNS": "400"}
-        return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=100)
+        return preloaded.run(*verb.split(), "--gpu", f"replay:{recording}", *arguments, "--", *command, env=env)
 
     return joulewise
 

@@ -13,6 +13,7 @@ import pytest
 
 from joulewise.device.node import NodeClient, RunningNode, spawn
 from joulewise.device.remote import RemoteLease
+from tests import preloaded
 from tests.daemon.running import RunningDaemon, Words, running_daemon, until
 
 PYTHON = sys.executable
@@ -22,7 +23,7 @@ SITE_CAP_W = 650.0
 
 
 def command(*flags: str, run: list[str]) -> list[str]:
-    return [PYTHON, "-m", "joulewise", "run", *flags, "--", *run]
+    return ["run", *flags, "--", *run]
 
 
 class Stage:
@@ -44,26 +45,19 @@ class Stage:
         if self.daemon.process is None:
             self.daemon.start()
 
-    def start(self, argv: list[str], *, road: str = "daemon") -> subprocess.Popen[str]:
+    def start(self, words: list[str], *, road: str = "daemon") -> preloaded.Command:
         environ = {**self._environ, "JOULEWISE_SOCKET": str(self.daemon.socket)}
         if road == "daemon":
             self.begin_daemon()
+        module = "joulewise"
         if road == "guardian":
             if self.daemon.process is not None:  # it keeps all others from its GPUs, whatever their folders
                 self.daemon.stop()
             # In a folder of its own where root's leases are kept, so that the machine's is left alone.
             environ["JOULEWISE_SOCKET"] = "/nowhere/daemon.sock"
-            mount = 'mount -t tmpfs tmpfs /var/lib && exec "$@"'
-            argv = ["unshare", "--mount", "sh", "-c", mount, "sh", *argv]
-        return subprocess.Popen(
-            argv,
-            env=environ,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+            module = "tests.cli.with_own_state"
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        return preloaded.Command(*words, module=module, env=environ, start_new_session=True, **pipes)
 
     def run(self, *flags: str, run: list[str], road: str = "daemon") -> tuple[int, str, str]:
         with self.start(command("--gpu", "nvml:0", *flags, run=run), road=road) as process:
@@ -258,18 +252,18 @@ def test_the_command_goes_on_when_the_daemon_dies_and_the_summary_says_so(stage)
 
 
 def test_a_virtual_gpu_of_our_own_is_set_without_daemon_or_root_folders(virtual_nvml, environ, tmp_path):
-    argv = command("--gpu", "sim:h200", "--set", "power_limit_w=300", run=[PYTHON, "-c", LIMIT])
+    words = command("--gpu", "sim:h200", "--set", "power_limit_w=300", run=[PYTHON, "-c", LIMIT])
     # A daemon that the user has for other GPUs does not know this one, and is not asked.
     elsewhere = {**environ, "JOULEWISE_SOCKET": str(tmp_path / "other.sock")}
-    ran = subprocess.run(argv, env=elsewhere, capture_output=True, text=True, timeout=60)
+    ran = preloaded.run(*words, env=elsewhere)
     assert (ran.returncode, ran.stdout) == (0, "300000\n")
     assert ran.stderr.splitlines()[-1] == "  power limit 300 W, restored to 700 W"
 
 
 def test_a_recording_cannot_be_set(recording, environ, tmp_path):
-    argv = command(
+    words = command(
         "--gpu", f"replay:{recording}", "--set", "power_limit_w=300", run=["touch", str(tmp_path / "started")]
     )
-    ran = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=60)
+    ran = preloaded.run(*words, env=environ)
     assert (ran.returncode, ran.stderr.count("\n"), (tmp_path / "started").exists()) == (1, 1, False)
     assert "joulewise can set NVIDIA's only" in ran.stderr

@@ -13,17 +13,16 @@ from pathlib import Path
 import pytest
 
 from joulewise import native
+from tests import preloaded
 
 try:
     native.library_path()
 except FileNotFoundError as error:
     pytest.skip(str(error), allow_module_level=True)
 
-SIM = [sys.executable, "-m", "joulewise", "sim"]
-
 
 def sim(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*SIM, *arguments], capture_output=True, text=True, timeout=120, check=False)
+    return preloaded.run("sim", *arguments)
 
 
 def wait_until_gone(path: Path) -> bool:
@@ -81,8 +80,8 @@ def test_what_cannot_be_simulated_is_one_line_and_2(arguments, words):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signals_reach_the_command(number):
-    command = [*SIM, "--", "sh", "-c", "echo $JOULEWISE_VNVML; exec sleep 60"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
+    command = ["sim", "--", "sh", "-c", "echo $JOULEWISE_VNVML; exec sleep 60"]
+    with preloaded.Command(*command, stdout=subprocess.PIPE) as running:
         directory = Path(running.stdout.readline().strip())
         assert directory.is_dir()
         running.send_signal(number)
@@ -92,7 +91,7 @@ def test_signals_reach_the_command(number):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_without_a_command_they_stay_up_until_a_signal_ends_them_cleanly(number):
-    with subprocess.Popen([*SIM, "--gpu", "sim:h200*2", "--json"], stdout=subprocess.PIPE, text=True) as running:
+    with preloaded.Command("sim", "--gpu", "sim:h200*2", "--json", stdout=subprocess.PIPE) as running:
         where = json.loads(running.stdout.readline())
         directory = Path(where["directory"])
         assert (directory / "state").exists()
@@ -109,7 +108,7 @@ def test_without_a_command_they_stay_up_until_a_signal_ends_them_cleanly(number)
 def test_what_it_prints_can_be_sourced_by_a_shell(tmp_path):
     exported = tmp_path / "gpus.env"
     with exported.open("w") as file:
-        running = subprocess.Popen([*SIM], stdout=file, stderr=subprocess.PIPE, text=True)
+        running = preloaded.Command("sim", stdout=file, stderr=subprocess.PIPE)
     assert "1 virtual GPU is up: NVIDIA H200" in running.stderr.readline()
     shell = f". {exported}; {sys.executable} -c 'from pynvml import *; nvmlInit(); print(nvmlDeviceGetCount())'"
     seen = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, check=True)
@@ -131,8 +130,7 @@ def test_a_killed_simulator_is_one_line_and_the_command_goes_on():
 
 
 def test_a_killed_simulator_without_a_command_is_one_line_and_1():
-    command = [*SIM, "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+    with preloaded.Command("sim", "--json", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
         where = json.loads(running.stdout.readline())
         os.kill(where["pid"], signal.SIGKILL)
         _, said = running.communicate(timeout=30)

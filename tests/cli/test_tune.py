@@ -16,6 +16,7 @@ from joulewise.cli import main
 from joulewise.device.node import spawn
 from joulewise.report import frame
 from joulewise.store import Database, SqliteJournal, views
+from tests import preloaded
 from tests.daemon.running import Words, running_daemon, until
 
 PYTHON = sys.executable
@@ -29,9 +30,8 @@ def environ(environ, tmp_path):
     return {**environ, "JOULEWISE_HOME": str(tmp_path / "home"), "JOULEWISE_SOCKET": str(tmp_path / "none.sock")}
 
 
-def tune(*flags, run, environ, gpu=("--gpu", "sim:h200", "--speed", "20"), **how):
-    argv = [PYTHON, "-m", "joulewise", "run", *gpu, "--tune", *flags, "--", *run]
-    return subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=120, **how)
+def tune(*flags, run, environ, gpu=("--gpu", "sim:h200", "--speed", "20")):
+    return preloaded.run("run", *gpu, "--tune", *flags, "--", *run, env=environ)
 
 
 def script(tmp_path, text):
@@ -248,9 +248,7 @@ def test_a_store_that_cannot_be_used_costs_the_keeping_and_not_the_tuning(virtua
     assert "nobody can verify this page" in page
     assert "--api-key ***" in page
     assert "SECRET123" not in page
-    checked = subprocess.run(
-        [PYTHON, "-m", "joulewise", "verify", str(report)], env=environ, capture_output=True, text=True
-    )
+    checked = preloaded.run("verify", report, env=environ)
     assert checked.returncode == 2
     assert "journal could not be kept" in checked.stderr
 
@@ -305,8 +303,6 @@ def test_a_job_is_tuned_reported_and_verified_and_the_gpu_is_as_before(virtual_n
     assert run.name == answer["run"]
     assert (run.facts["seed"], run.facts["bound"], run.facts["kwh_price"]) == (7, 0.05, 0.3)
     assert run.finished is not None
-    checked = subprocess.run(
-        [PYTHON, "-m", "joulewise", "verify", str(report)], env=environ, capture_output=True, text=True
-    )
+    checked = preloaded.run("verify", report, env=environ)
     assert checked.returncode == 0, checked.stdout
     assert len(list(SqliteJournal(Database(), run.name).read())) > 10
