@@ -56,6 +56,7 @@ def test_a_jobs_script_measures_tunes_and_leaves_its_report(desk: Desk) -> None:
     assert (desk.folder / f"{number}.html").stat().st_size > 5_000
 
 
+@pytest.mark.exhaustive
 def test_torchrun_on_two_nodes_is_measured_on_each(site: SlurmSite, tmp_path: Path, peers_python: Path) -> None:
     desk = Desk(tmp_path, python=peers_python)  # of PyTorch only the launcher: what it launches need not load it
     (tmp_path / "installed").mkdir()
@@ -77,6 +78,7 @@ def test_torchrun_on_two_nodes_is_measured_on_each(site: SlurmSite, tmp_path: Pa
     assert said.words.count("W on average  NVIDIA A100-SXM4-80GB (virtual)") == 2
 
 
+@pytest.mark.exhaustive
 def test_a_partition_is_run_as_its_page_says(site: SlurmSite, desk: Desk) -> None:
     (port,) = free_ports(1)
     server = f"http://127.0.0.1:{port}"

@@ -24,17 +24,23 @@ def called(*args: object) -> int:
     return int(ended.value.code or 0)
 
 
-@pytest.fixture
-def fleet(prometheus):
-    """A Prometheus with two hours of twelve virtual GPUs, and what could truly be saved by job."""
+@pytest.fixture(scope="module")
+def recorded():
+    """Two hours of twelve virtual GPUs: as text for a Prometheus, what could truly be saved by job, and its series."""
     jobs = watched(None, count=6, seed=4)
     places = [
         Place(job, f"team/{job.case.name}", gpus=1 + place % 3, hours=1.5, idle_hours=0.25, free_hours=0.25)
         for place, job in enumerate(jobs)
     ]
     lines = history(places, reset=True)
-    truth = {place.job: place.watched.possible(0.02) for place in places}
-    return prometheus(history=openmetrics(lines)), truth, lines
+    return openmetrics(lines), {place.job: place.watched.possible(0.02) for place in places}, lines
+
+
+@pytest.fixture
+def fleet(prometheus, recorded):
+    """A Prometheus that has them."""
+    text, truth, lines = recorded
+    return prometheus(history=text), truth, lines
 
 
 def test_the_stated_interval_holds_the_true_saving_of_a_fleet_in_a_real_prometheus(fleet):
