@@ -51,7 +51,7 @@ class Terminal:
     def type(self, keys: str) -> None:
         os.write(self._outer, keys.encode())
 
-    def read_until(self, words: str, *, timeout_s: float = 30.0) -> str:
+    def read_until(self, words: str, *, timeout_s: float = 120.0) -> str:
         """Everything shown so far, once ``words`` is in it."""
         deadline = time.monotonic() + timeout_s
         while words not in self.shown:
@@ -63,7 +63,7 @@ class Terminal:
         os.close(self._outer)
         self._outer = os.open(os.devnull, os.O_RDONLY)
 
-    def finish(self, *, timeout_s: float = 30.0) -> int:
+    def finish(self, *, timeout_s: float = 120.0) -> int:
         """Wait for the end and return the exit code."""
         deadline = time.monotonic() + timeout_s
         while self._more(deadline - time.monotonic()):

@@ -261,9 +261,9 @@ def test_ctrl_c_shows_the_policies_that_are_done_and_how_far_the_other_was(
     flags = ["--gpu", "sim:a100*64", "--policy", "fifo", "--policy", "priced"]
     command = [sys.executable, "-m", "joulewise", "cluster", "simulate", str(path), *flags]
     shown = in_terminal(command, columns=100, **environ)
-    shown.read_until("priced", timeout_s=120)  # the bar of the second: the first is done
+    shown.read_until("priced")  # the bar of the second: the first is done
     shown.process.send_signal(signal.SIGINT)
-    assert shown.finish(timeout_s=60) == 130
+    assert shown.finish() == 130
     said = shown.plain()
     assert re.search(r"joulewise: interrupted: priced had got to .* of the trace, \d+ of 1500 jobs ended", said)
     assert re.search(r"^ fifo +\d", said, re.MULTILINE)

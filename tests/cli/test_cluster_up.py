@@ -66,7 +66,7 @@ class Up:
 
     def end(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)
-        _, rest = self.process.communicate(timeout=60)
+        _, rest = self.process.communicate(timeout=120)
         self.said.append(rest)
         return self.process.returncode
 
@@ -331,7 +331,7 @@ def test_on_slurm_a_job_outlives_its_scheduler_and_one_handed_in_meanwhile_runs_
         return made.stdout.strip()
 
     def until(name: str, state: str) -> JobStatus:
-        deadline_s = time.monotonic() + 90
+        deadline_s = time.monotonic() + 120.0
         while True:
             status = client.status()
             found = next((job for job in status.jobs if job.name == name and job.state == state), None)

@@ -137,7 +137,7 @@ def test_a_lock_is_inferred_while_the_gpu_works_and_a_cap_or_heat_is_not_taken_f
     with spawn("sim:h200*3", load="transformer") as busy, busy.client() as client:
         client.fault(0, "foreign", sm_mhz=990.0)
         client.fault(1, "foreign", power_limit_w=300.0)
-        deadline_s = time.monotonic() + 20.0
+        deadline_s = time.monotonic() + 120.0
         while not told(answer := examined(busy), 0, "clock lock"):  # utilisation is an average of a second
             assert time.monotonic() < deadline_s
     (lock,) = told(answer, 0, "clock lock")
@@ -163,7 +163,7 @@ def test_a_lock_that_stands_is_known_for_what_it_is(tmp_path: Path) -> None:
     with spawn("sim:h200", load="transformer") as busy, running_daemon(busy, tmp_path) as daemon:
         with daemon.connect() as root:
             root.stand(list(root.hello["gpus"]), {"sm_mhz": 990.0})
-        deadline_s = time.monotonic() + 20.0
+        deadline_s = time.monotonic() + 120.0
         while not told(answer := examined(busy, daemon=daemon.socket, state=daemon.state), 0, "clock lock"):
             assert time.monotonic() < deadline_s
     (lock,) = told(answer, 0, "clock lock")

@@ -67,7 +67,7 @@ class Locked:
 
     def __exit__(self, *_):
         self._process.stdin.close()
-        assert self._process.wait(60) == 0
+        assert self._process.wait(120) == 0
         self._process.stdout.close()
 
 
@@ -204,7 +204,7 @@ def test_a_recurring_job_s_result_is_not_lost_where_the_store_is_locked_as_it_en
     assert len([line for line in ran.stderr.splitlines() if "saved in" in line]) == 2, ran.stderr  # the run, the result
     assert len(files(home)) == 2
 
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120.0
     while True:  # what locks the store ends by itself, now that its input has
         with sqlite3.connect(home / "joulewise.db", timeout=0) as database:
             try:

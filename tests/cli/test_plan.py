@@ -376,7 +376,7 @@ def test_ctrl_c_ends_it_without_a_trace(profile: Path, environ: dict[str, str]) 
     assert started.stderr is not None
     assert "54000 operations: this may take a while" in started.stderr.readline()
     os.kill(started.pid, signal.SIGINT)
-    out, err = started.communicate(timeout=60)
+    out, err = started.communicate(timeout=120)
     assert (started.returncode, out) == (130, "")
     assert "Traceback" not in err
 

@@ -317,7 +317,7 @@ def test_a_signal_to_us_ends_the_child_and_the_trial_is_preempted(recur, number,
     with recur.start("waits") as process:
         assert process.stdout.readline() == "waiting\n"
         process.send_signal(number)
-        _, said = process.communicate(timeout=30)
+        _, said = process.communicate(timeout=120)
     assert process.returncode in (code, 1)  # Python's own end by Ctrl-C is 130
     assert "stopped before it had reached its target" in said
     assert [told["outcome"] for told in recur.history()] == ["preempted"]
@@ -338,7 +338,7 @@ def test_a_killed_child_is_preempted_not_failed(recur):
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         (child,) = [pid for pid in children if "epochs.py" in Path(f"/proc/{pid}/cmdline").read_text()]
         os.kill(int(child), signal.SIGKILL)
-        process.communicate(timeout=30)
+        process.communicate(timeout=120)
     assert process.returncode == 137
     (told,) = recur.history()
     assert (told["outcome"], told["notes"]) == ("preempted", ["somebody killed it"])

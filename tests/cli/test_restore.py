@@ -202,7 +202,7 @@ def test_what_may_not_be_read_is_not_taken_for_nothing(tmp_path, environ):
     os.chown(state, 12345, 12345)
     command = [sys.executable, "-m", "joulewise", "restore", "--state", str(state), "--socket", str(tmp_path / "none")]
     without_rights = ["setpriv", "--bounding-set=-all", *command]
-    ran = subprocess.run(without_rights, env=environ, capture_output=True, text=True, timeout=60)
+    ran = subprocess.run(without_rights, env=environ, capture_output=True, text=True, timeout=120)
     assert (ran.returncode, ran.stdout) == (1, "")
     assert ran.stderr == f"joulewise: what leases had set is kept in {state}, which only root may read; use 'sudo'\n"
 

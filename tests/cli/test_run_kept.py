@@ -55,7 +55,7 @@ def test_an_untuned_run_is_kept_and_told(run, store, environ, home, tmp_path):
     assert told.ended_s - told.began_s == pytest.approx(told.duration_s, abs=1.0)
     (uuid,) = store.readings().gpus(told.name)
     curve = store.readings().read(told.name, uuid)
-    assert 2 <= len(curve.time_s) <= 5
+    assert 2 <= len(curve.time_s) <= told.duration_s + 3  # one a second, where a busy machine makes it longer, too
     assert told.began_s - 2 <= curve.time_s[0] <= curve.time_s[-1] <= told.ended_s + 2
     row = history(environ, home).splitlines()[1]
     assert row.startswith(told.name)
@@ -115,7 +115,7 @@ def test_a_run_that_is_killed_is_there_and_said_to_be_killed(environ, recording,
     words = ["run", "--gpu", f"replay:{recording}", "--", "sleep", "60"]
     env = {**environ, "JOULEWISE_HOME": str(home)}
     with preloaded.Command(*words, env=env, start_new_session=True) as ran:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120.0
         while not (home / "joulewise.db").exists() or not views.runs(store.tables):
             assert time.monotonic() < deadline
             time.sleep(0.05)

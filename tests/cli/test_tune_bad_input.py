@@ -35,7 +35,7 @@ def stage() -> Iterator[Stage]:
 @pytest.fixture(autouse=True)
 def untouched(stage: Stage) -> Iterator[None]:
     """Each test finds the GPU as the site has set it, and leaves nobody behind."""
-    until(lambda: stage.leases() == [], 5.0)
+    until(lambda: stage.leases() == [], PATIENCE_S)
     assert stage.cap() == BEFORE
     yield
     stage.breaker.clear(0)
@@ -46,7 +46,7 @@ def ended(job: Tuned) -> str:
     job.ended_well()
     assert job.end() == 0, job.said()
     assert "Traceback" not in job.said()
-    until(lambda: job.stage.leases() == [], 5.0)
+    until(lambda: job.stage.leases() == [], PATIENCE_S)
     return job.said()
 
 
@@ -124,4 +124,4 @@ def test_a_gpu_that_is_lost_costs_the_tuning_and_not_the_command(stage: Stage) -
         assert job.end() == 0
         assert "Traceback" not in job.said()
     stage.breaker.clear(0)
-    until(lambda: stage.all_hardware() == BEFORE, 10.0)
+    until(lambda: stage.all_hardware() == BEFORE, PATIENCE_S)
