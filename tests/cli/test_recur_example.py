@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 from tests import preloaded
-from tests.tiers import ALL
+
+pytestmark = pytest.mark.exhaustive
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "train_recurring.py"
-RECURRENCES = 4 if ALL else 2
-"""Twenty take five minutes; in four every part has its turn, in two another batch size than the default."""
+RECURRENCES = 4
+"""Twenty take five minutes; four show that every part is there."""
 TARGET = 2.5
 
 
 @pytest.mark.slow
-@pytest.mark.sampled
 def test_the_example_recurs_learns_and_really_converges(environ, virtual_nvml, peers_python, tmp_path):
     environ = {**environ, "JOULEWISE_HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
     job = ["--job", "manual", "--batch-sizes", "16..128", "--default", "16", "--max-epochs", "16", "--lr", "0.003"]
@@ -56,7 +56,6 @@ def test_the_example_recurs_learns_and_really_converges(environ, virtual_nvml, p
 
 
 @pytest.mark.slow
-@pytest.mark.exhaustive
 def test_a_larger_batch_needs_more_epochs_to_the_same_loss(peers_python):
     def epochs(batch_size: int) -> int:
         rate = 0.003 * (batch_size / 16) ** 0.5
