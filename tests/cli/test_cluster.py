@@ -14,6 +14,7 @@ import pytest
 from joulewise.cli.cluster_amounts import energy_budget
 from joulewise.core.errors import BadSpec
 from tests.cli.clusters import ONE_NODE, SMALL, called, crowded, one_line, written
+from tests.tiers import sample
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +146,11 @@ def test_only_some_of_the_jobs(trace: Path, capsys: pytest.CaptureFixture[str]) 
     assert simulated(capsys, trace, *SMALL, "--tenant", 1, "--policy", "fifo")["jobs"] == 5
 
 
-@pytest.mark.parametrize("policy", ["powerflow@0.5", "srtf", "optimus", "gandiva+zeus", "pollux", "fifo+zeus@0.9"])
+OTHERS = ["powerflow@0.5", "srtf", "optimus", "gandiva+zeus", "pollux", "fifo+zeus@0.9"]
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("policy", sample(OTHERS, 2, of="policies"))
 def test_every_policy_ends_every_job(policy: str, trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = simulated(capsys, trace, *SMALL, "--jobs", 8, "--policy", policy)["policies"][0]
     assert (said["policy"], said["unfinished"]) == (policy, 0)

@@ -25,7 +25,6 @@ def joulewise(*arguments: str, cwd: Path, environ: dict[str, str]) -> subprocess
 
 
 @pytest.mark.slow
-@pytest.mark.alone
 @pytest.mark.usefixtures("virtual_nvml", "may_set")
 def test_a_job_that_knows_nothing_of_it_is_measured_and_a_plan_can_be_made_of_it(tmp_path: Path) -> None:
     torchrun = PEERS / "bin" / "torchrun"

@@ -238,7 +238,7 @@ def test_a_store_that_cannot_be_used_costs_the_keeping_and_not_the_tuning(virtua
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "joulewise.db").write_bytes(b"damaged" * 100)
     report = tmp_path / "r.html"
-    job = [*script(tmp_path, JOB), "800", "--api-key", "SECRET123"]
+    job = [*script(tmp_path, JOB), "400", "--api-key", "SECRET123"]
     ran = tune("--json", "-", "--report", str(report), run=job, environ=environ)
     assert ran.returncode == 0, ran.stderr
     assert "Traceback" not in ran.stderr
