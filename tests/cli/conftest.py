@@ -115,6 +115,13 @@ def environ(tmp_path: Path) -> dict[str, str]:
     return {**kept, "PYTHONPATH": str(Path(__file__).parents[2] / "src"), "JOULEWISE_HOME": str(tmp_path / "home")}
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Commands with another ``LD_LIBRARY_PATH`` have a forking process of their own: in one worker, not in each."""
+    for item in items:
+        if "no_driver" in getattr(item, "fixturenames", ()) and item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group("no-driver"))
+
+
 @pytest.fixture(scope="session")
 def no_driver(tmp_path_factory: pytest.TempPathFactory) -> str:
     """An ``LD_LIBRARY_PATH`` on which no NVIDIA driver can be loaded, whatever the machine has."""
