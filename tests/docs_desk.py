@@ -7,6 +7,7 @@ own is read or written.
 
 from __future__ import annotations
 
+import atexit
 import copy
 import gzip
 import json
@@ -14,16 +15,21 @@ import os
 import pty
 import re
 import select
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 from joulewise.model import catalog
+from tests import preloaded
 from tests.docs_pages import ROOT
 from tests.plan.traced_job import Truth, fsdp
 
@@ -85,6 +91,46 @@ if torch.distributed.is_initialized():
 """A reader's training in PyTorch that knows nothing of us."""
 
 
+PROGRAM = Path(__file__).parent / "docs_program.py"
+
+
+@cache
+def _forking() -> Path:
+    """Where this process waits for ``docs_program``, and has its commands forked."""
+    path = Path(tempfile.mkdtemp(prefix="joulewise-desk-")) / "commands"
+    atexit.register(shutil.rmtree, path.parent, ignore_errors=True)
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(str(path))
+    listening.listen(16)
+
+    def wait() -> None:
+        while True:
+            connection, _ = listening.accept()
+            threading.Thread(target=_fork, args=[connection], daemon=True).start()
+
+    threading.Thread(target=wait, daemon=True).start()
+    return path
+
+
+def _fork(connection: socket.socket) -> None:
+    """A command that a shell has asked for, from its beginning to its end."""
+    with connection:
+        size, streams, _, _ = socket.recv_fds(connection, 8, 3)
+        body, left = b"", int.from_bytes(size, "big")
+        while len(body) < left:
+            body += connection.recv(left - len(body))
+        asked = json.loads(body)
+        stdin, stdout, stderr = streams
+        command = preloaded.Command(
+            *asked["words"], env=asked["environ"], cwd=asked["folder"], stdin=stdin, stdout=stdout, stderr=stderr
+        )
+        for stream in streams:
+            os.close(stream)
+        with suppress(BrokenPipeError):
+            connection.sendall(command.pid.to_bytes(8, "big"))
+            connection.sendall(command.wait().to_bytes(8, "big", signed=True))
+
+
 class Said:
     """What came of a command: its exit code, and all that it printed."""
 
@@ -100,15 +146,17 @@ class Said:
 class Desk:
     """A folder, and the environment of what is typed there."""
 
-    def __init__(self, folder: Path, *, train: str = TRAIN, python: Path | None = None) -> None:
-        """``python``: whose interpreter the reader has; ours by default."""
+    def __init__(self, folder: Path, *, train: str = TRAIN, python: Path | None = None, cold: bool = False) -> None:
+        """``python``: whose interpreter the reader has; ours by default. ``cold``: each ``joulewise`` is started as a
+        reader's is, and not forked."""
         self.folder = folder
         (folder / "examples").symlink_to(ROOT / "examples")
         (folder / "train.py").write_text(train.lstrip(), "utf-8")
         programs = folder / "bin"
         programs.mkdir()
         (programs / "python").symlink_to(sys.executable)
-        (programs / "joulewise").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m joulewise "$@"\n')
+        ours = "-m joulewise" if cold else f"-I -S {PROGRAM} {_forking()}"
+        (programs / "joulewise").write_text(f'#!/bin/sh\nexec "{sys.executable}" {ours} "$@"\n')
         (programs / "joulewise").chmod(0o755)
         path = [str(programs), os.environ["PATH"]]
         if python is not None:
@@ -223,9 +271,9 @@ def traces(folder: Path) -> None:
 
 
 def sweep(file: Path) -> None:
-    """Measurements of a GPU at some clocks and limits: half of ours of an H200, which is fitted sooner than all."""
+    """Measurements of a GPU at some clocks and limits: some of ours of an H200, which are fitted sooner than all."""
     head, *rows = (ROOT / "bench" / "results" / "h200" / "points.csv").read_text("utf-8").splitlines()
-    file.write_text("\n".join((head, *rows[::2])) + "\n", "utf-8")
+    file.write_text("\n".join((head, *rows[::4])) + "\n", "utf-8")
 
 
 def instead(command: str, other: Mapping[str, str]) -> str:

@@ -89,7 +89,8 @@ RULES = (
     ),
     Rule(r"joulewise grant remove", "node", r"removed", {"$": " --grants grants"}),
     Rule(r"joulewise model fit", "node", r"l40s\.toml"),
-    Rule(r"joulewise run --gpu sim:l40s", "node", r"NVIDIA L40S \(virtual\)"),
+    # In real time, and so a tenth of the job.
+    Rule(r"joulewise run --gpu sim:l40s", "node", r"NVIDIA L40S \(virtual\)", {r"$": " --steps 10"}),
     Rule(r"joulewise recur run --job", "node", r"val_acc"),
     Rule(r"sqlite3", "node", r"(?m)^\d+\|"),
     Rule(r"cat > trace\.csv", "desk", r""),

@@ -55,6 +55,11 @@ class _Forker:
             start_new_session=True,
         )
         theirs.close()
+        atexit.register(self._end)
+
+    def _end(self) -> None:
+        self._ours.close()
+        self._process.wait()
 
     def fork(self, request: Mapping[str, Any], streams: Sequence[int]) -> tuple[int, socket.socket]:
         """The pid of a new command, and the socket on which its exit code will come."""
@@ -180,10 +185,11 @@ class Command:
                 read[name] = stream.read()
 
         named = [("stdout", self.stdout), ("stderr", self.stderr)]
-        threads = [threading.Thread(target=gather, args=each, daemon=True) for each in named if each[1] is not None]
+        left = [each for each in named if each[1] is not None and not each[1].closed]
+        threads = [threading.Thread(target=gather, args=each, daemon=True) for each in left]
         for thread in threads:
             thread.start()
-        if self.stdin is not None:
+        if self.stdin is not None and not self.stdin.closed:
             with contextlib.suppress(BrokenPipeError), self.stdin:
                 self.stdin.write(input or "")
         self.wait(timeout)
@@ -346,8 +352,9 @@ def _become(request: Mapping[str, Any]) -> None:
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
+        if stream is not None:  # a command may have given it up
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
     os._exit(code & 0xFF)
 
 

@@ -8,8 +8,10 @@ import re
 import shlex
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,7 @@ from tests.frameworks.installed import python_path
 from tests.postgresql import PASSWORD, USER, PostgresServer
 from tests.prometheus import PrometheusServer
 from tests.scenarios.someone import Request, asking
+from tests.tiers import sample
 
 
 def test_no_command_of_any_page_is_forgotten() -> None:
@@ -80,6 +83,12 @@ def typed(desk: Desk, command: Command, rule: Rule) -> list[str]:
     return wrong(desk.type(text), command, rule)
 
 
+def drawn(name: str) -> Iterator[tuple[Command, Rule]]:
+    """Of a scene's commands, one for each rule, as the seed draws it; all of them in ``make test-all``."""
+    for rule, group in groupby(scene(name), key=itemgetter(1)):
+        yield from sample(list(group), 1, of=rule.like)
+
+
 def play(desk: Desk, played: Iterable[tuple[Command, Rule]]) -> None:
     """Type them one after the other; all that is wrong is said at the end."""
     found = [said for command, rule in played for said in typed(desk, command, rule)]
@@ -87,13 +96,13 @@ def play(desk: Desk, played: Iterable[tuple[Command, Rule]]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.alone
+@pytest.mark.sampled
 @pytest.mark.usefixtures("virtual_nvml", "may_set")
 def test_commands_for_a_machine_with_gpus_do_what_their_pages_say(desk: Desk) -> None:
     sweep(desk.folder / "sweep.csv")
     with spawn("sim:h200*4", speed=20.0) as node:
         desk.environ = {**node.environment(desk.environ), "CUDA_VISIBLE_DEVICES": "0"}
-        play(desk, scene("node"))
+        play(desk, drawn("node"))
 
 
 @pytest.mark.slow
@@ -158,6 +167,7 @@ def test_the_server_serves_as_the_pages_start_it(desk: Desk) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("virtual_nvml", "may_set")
 def test_commands_for_pytorch_and_for_other_tools_do_what_their_pages_say(tmp_path: Path, peers_python: Path) -> None:
     desk = Desk(tmp_path, train=TORCH_TRAIN, python=peers_python)

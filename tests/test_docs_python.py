@@ -87,6 +87,7 @@ def test_the_python_of_the_pages_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("virtual_nvml", "may_set")
 def test_the_python_of_the_pages_runs_with_pytorch_hugging_face_and_lightning(
     tmp_path: Path, peers_python: Path

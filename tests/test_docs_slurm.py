@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from joulewise.cluster.scheduler_status import Status
 from joulewise.core.errors import MissingPart
+from joulewise.serve.cluster_client import ClusterClient
 from joulewise.testing.slurm_site import SlurmSite, slurm_site
 from joulewise.testing.slurm_site_parts import free_ports
 from tests.docs_desk import Desk, instead
@@ -56,6 +56,7 @@ def test_a_jobs_script_measures_tunes_and_leaves_its_report(desk: Desk) -> None:
     assert (desk.folder / f"{number}.html").stat().st_size > 5_000
 
 
+@pytest.mark.exhaustive
 def test_torchrun_on_two_nodes_is_measured_on_each(site: SlurmSite, tmp_path: Path, peers_python: Path) -> None:
     desk = Desk(tmp_path, python=peers_python)  # of PyTorch only the launcher: what it launches need not load it
     (tmp_path / "installed").mkdir()
@@ -77,6 +78,7 @@ def test_torchrun_on_two_nodes_is_measured_on_each(site: SlurmSite, tmp_path: Pa
     assert said.words.count("W on average  NVIDIA A100-SXM4-80GB (virtual)") == 2
 
 
+@pytest.mark.exhaustive
 def test_a_partition_is_run_as_its_page_says(site: SlurmSite, desk: Desk) -> None:
     (port,) = free_ports(1)
     server = f"http://127.0.0.1:{port}"
@@ -107,17 +109,18 @@ def test_a_partition_is_run_as_its_page_says(site: SlurmSite, desk: Desk) -> Non
                 until(desk, ended)
 
 
-def until(desk: Desk, so: Callable[[dict[str, Any]], bool]) -> None:
+def until(desk: Desk, so: Callable[[Status], bool]) -> None:
     """Wait until the cluster's status is so."""
     deadline_s = time.monotonic() + LONGEST_S
-    while not so(status := json.loads(desk.type("joulewise cluster status --json").words)):
+    client = ClusterClient(desk.environ["JOULEWISE_CLUSTER"], desk.environ["JOULEWISE_TOKEN"])
+    while not so(status := client.status()):
         assert time.monotonic() < deadline_s, status
-        time.sleep(0.5)
+        time.sleep(0.2)
 
 
-def heard(status: dict[str, Any]) -> bool:
-    return all(node["power_w"] is not None for node in status["nodes"])
+def heard(status: Status) -> bool:
+    return all(node.power_w is not None for node in status.nodes)
 
 
-def ended(status: dict[str, Any]) -> bool:
-    return all(job["state"] == "ended" for job in status["jobs"] if job["name"] == "night-7")
+def ended(status: Status) -> bool:
+    return all(job.state == "ended" for job in status.jobs if job.name == "night-7")

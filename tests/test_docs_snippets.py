@@ -41,7 +41,7 @@ def offers(module, name):
 @pytest.mark.face
 @pytest.mark.usefixtures("virtual_nvml")
 def test_the_tutorial_can_be_followed_from_its_first_command_to_its_last(tmp_path):
-    desk = Desk(tmp_path)
+    desk = Desk(tmp_path, cold=True)
     lines = [command.text for command in commands(TUTORIAL) if "pip install" not in command.text]
     assert len(lines) > 5
     said = []

@@ -16,11 +16,10 @@ from joulewise.core.timeline import VirtualTime
 from joulewise.device.recording import Recorder
 from joulewise.device.virtual import VirtualGpu
 from joulewise.model import catalog
+from tests import preloaded
 
-# Takes the terminal on its stdin as its own, as a shell's child has one, and becomes the command.
-_WITH_TERMINAL = (
-    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execvp(sys.argv[1], sys.argv[1:])"
-)
+OURS = [sys.executable, "-m", "joulewise"]
+"""How a command of ours begins; those in a terminal are forked, as others are by ``tests.preloaded``."""
 
 
 class Terminal:
@@ -29,21 +28,30 @@ class Terminal:
     def __init__(self, command: list[str], *, rows: int = 24, columns: int = 80, **environ: str) -> None:
         self._outer, inner = os.openpty()
         fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", _WITH_TERMINAL, *command],
-            stdin=inner,
-            stdout=inner,
-            stderr=inner,
-            start_new_session=True,
-            env={**os.environ, "TERM": "xterm-256color", **environ},
-        )
+        env = {**os.environ, "TERM": "xterm-256color", **environ}
+        self.process: subprocess.Popen[bytes] | preloaded.Command
+        if command[:3] == OURS:
+            self.process = preloaded.Command(
+                *command[3:],
+                module="tests.cli.in_a_terminal",
+                env=env,
+                stdin=inner,
+                stdout=inner,
+                stderr=inner,
+                start_new_session=True,
+            )
+        else:
+            # setsid: a session whose terminal is the one on its stdin, as a shell's child has it.
+            self.process = subprocess.Popen(
+                ["setsid", "--ctty", *command], stdin=inner, stdout=inner, stderr=inner, env=env
+            )
         os.close(inner)
         self.shown = ""
 
     def type(self, keys: str) -> None:
         os.write(self._outer, keys.encode())
 
-    def read_until(self, words: str, *, timeout_s: float = 30.0) -> str:
+    def read_until(self, words: str, *, timeout_s: float = 120.0) -> str:
         """Everything shown so far, once ``words`` is in it."""
         deadline = time.monotonic() + timeout_s
         while words not in self.shown:
@@ -55,7 +63,7 @@ class Terminal:
         os.close(self._outer)
         self._outer = os.open(os.devnull, os.O_RDONLY)
 
-    def finish(self, *, timeout_s: float = 30.0) -> int:
+    def finish(self, *, timeout_s: float = 120.0) -> int:
         """Wait for the end and return the exit code."""
         deadline = time.monotonic() + timeout_s
         while self._more(deadline - time.monotonic()):
@@ -105,6 +113,21 @@ def environ(tmp_path: Path) -> dict[str, str]:
     chosen = ("CUDA_VISIBLE_DEVICES", "JOULEWISE_VNVML", "NVIDIA_VISIBLE_DEVICES", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS")
     kept = {name: value for name, value in os.environ.items() if name not in chosen}
     return {**kept, "PYTHONPATH": str(Path(__file__).parents[2] / "src"), "JOULEWISE_HOME": str(tmp_path / "home")}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Commands with another ``LD_LIBRARY_PATH`` have a forking process of their own: in one worker, not in each."""
+    for item in items:
+        if "no_driver" in getattr(item, "fixturenames", ()) and item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group("no-driver"))
+
+
+@pytest.fixture(scope="session")
+def no_driver(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An ``LD_LIBRARY_PATH`` on which no NVIDIA driver can be loaded, whatever the machine has."""
+    folder = tmp_path_factory.mktemp("no-driver")
+    (folder / "libnvidia-ml.so.1").write_text("not a library")
+    return str(folder)
 
 
 @pytest.fixture(scope="session")

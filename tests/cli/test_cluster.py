@@ -14,6 +14,7 @@ import pytest
 from joulewise.cli.cluster_amounts import energy_budget
 from joulewise.core.errors import BadSpec
 from tests.cli.clusters import ONE_NODE, SMALL, called, crowded, one_line, written
+from tests.tiers import sample
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +146,11 @@ def test_only_some_of_the_jobs(trace: Path, capsys: pytest.CaptureFixture[str]) 
     assert simulated(capsys, trace, *SMALL, "--tenant", 1, "--policy", "fifo")["jobs"] == 5
 
 
-@pytest.mark.parametrize("policy", ["powerflow@0.5", "srtf", "optimus", "gandiva+zeus", "pollux", "fifo+zeus@0.9"])
+OTHERS = ["powerflow@0.5", "srtf", "optimus", "gandiva+zeus", "pollux", "fifo+zeus@0.9"]
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("policy", sample(OTHERS, 2, of="policies"))
 def test_every_policy_ends_every_job(policy: str, trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = simulated(capsys, trace, *SMALL, "--jobs", 8, "--policy", policy)["policies"][0]
     assert (said["policy"], said["unfinished"]) == (policy, 0)
@@ -261,9 +266,9 @@ def test_ctrl_c_shows_the_policies_that_are_done_and_how_far_the_other_was(
     flags = ["--gpu", "sim:a100*64", "--policy", "fifo", "--policy", "priced"]
     command = [sys.executable, "-m", "joulewise", "cluster", "simulate", str(path), *flags]
     shown = in_terminal(command, columns=100, **environ)
-    shown.read_until("priced", timeout_s=120)  # the bar of the second: the first is done
+    shown.read_until("priced")  # the bar of the second: the first is done
     shown.process.send_signal(signal.SIGINT)
-    assert shown.finish(timeout_s=60) == 130
+    assert shown.finish() == 130
     said = shown.plain()
     assert re.search(r"joulewise: interrupted: priced had got to .* of the trace, \d+ of 1500 jobs ended", said)
     assert re.search(r"^ fifo +\d", said, re.MULTILINE)

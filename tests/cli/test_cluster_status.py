@@ -149,9 +149,9 @@ def test_live_is_drawn_anew_until_q(url, in_terminal, environ):
 
     command = [sys.executable, "-m", "joulewise", "cluster", "status", "--live", "--server", url]
     terminal = in_terminal(command, **environ)
-    terminal.read_until("night-7", timeout_s=60)
+    terminal.read_until("night-7")
     terminal.type("q")
-    assert terminal.finish(timeout_s=60) == 0
+    assert terminal.finish() == 0
 
 
 def test_what_a_node_says_of_its_trouble_is_one_line_and_cannot_pass_for_another():

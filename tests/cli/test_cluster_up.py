@@ -3,7 +3,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -30,6 +29,7 @@ from joulewise.serve.cluster_client import ClusterClient
 from joulewise.serve.tokens import Scope
 from joulewise.store import MemoryJournal, open_store
 from joulewise.testing.slurm_site import SlurmSite, slurm_site
+from tests import preloaded
 from tests.cli.clusters import called, one_line
 
 
@@ -37,10 +37,10 @@ class Up:
     """A real ``joulewise cluster up --engine sim`` in a process of its own."""
 
     def __init__(self, home: Path, *flags: str) -> None:
-        command = [sys.executable, "-m", "joulewise", "cluster", "up", "--engine", "sim", "--port", "0", *flags]
+        words = ["cluster", "up", "--engine", "sim", "--port", "0", *flags]
         environ = {**os.environ, "JOULEWISE_HOME": str(home), "OPENBLAS_NUM_THREADS": "1"}
         self.said: list[str] = []
-        self.process = subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True)
+        self.process = preloaded.Command(*words, env=environ, stderr=subprocess.PIPE)
         assert self.process.stderr is not None
         for text in self.process.stderr:
             self.said.append(text)
@@ -66,7 +66,7 @@ class Up:
 
     def end(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)
-        _, rest = self.process.communicate(timeout=60)
+        _, rest = self.process.communicate(timeout=120)
         self.said.append(rest)
         return self.process.returncode
 
@@ -307,17 +307,15 @@ class Reporting:
 def test_on_slurm_a_job_outlives_its_scheduler_and_one_handed_in_meanwhile_runs_when_it_is_back(site, tmp_path):
     environ = {**site.environment, "JOULEWISE_HOME": str(tmp_path), "OPENBLAS_NUM_THREADS": "1"}
     environ |= {"PYTHONPATH": str(Path(__file__).parents[2] / "src")}
-    command = [sys.executable, "-m", "joulewise", "cluster"]
     flags = ["--engine", "slurm", "--gpu", "a100-sxm", "--no-power-off"]
-    processes: list[subprocess.Popen[str]] = []
+    processes: list[preloaded.Command] = []
 
     secret, kept = tokens.make(Scope.AGENT, tokens.EVERY_NODE)
     tokens.keep(tmp_path / tokens.FILE, kept)
 
     def started(port: str) -> str:
         """Where it serves its agents, once it does."""
-        words = [*command, "up", *flags, "--port", port]
-        process = subprocess.Popen(words, env=environ, stderr=subprocess.PIPE, text=True)
+        process = preloaded.Command("cluster", "up", *flags, "--port", port, env=environ, stderr=subprocess.PIPE)
         processes.append(process)
         said = []
         for text in process.stderr or ():
@@ -327,13 +325,13 @@ def test_on_slurm_a_job_outlives_its_scheduler_and_one_handed_in_meanwhile_runs_
         raise AssertionError("".join(said))
 
     def submitted(name: str, script: str) -> str:
-        words = [*command, "submit", "--name", name, "--gpus", "1", "--", "sh", "-c", script]
-        made = subprocess.run(words, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        words = ["cluster", "submit", "--name", name, "--gpus", "1", "--", "sh", "-c", script]
+        made = preloaded.run(*words, env=environ, cwd=tmp_path)
         assert made.returncode == 0, made.stderr
         return made.stdout.strip()
 
     def until(name: str, state: str) -> JobStatus:
-        deadline_s = time.monotonic() + 90
+        deadline_s = time.monotonic() + 120.0
         while True:
             status = client.status()
             found = next((job for job in status.jobs if job.name == name and job.state == state), None)

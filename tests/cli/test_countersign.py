@@ -18,6 +18,7 @@ pytest.importorskip("cryptography", reason="the signing library is not installed
 
 from bench.siege.forgeries import RUN, honest_runs
 from joulewise.store import Database, SqliteStore, unsent
+from tests import preloaded
 from tests.scenario_table import Shown
 from tests.serve.serving import Serving
 
@@ -40,9 +41,7 @@ def database(honest: Path, tmp_path: Path) -> Path:
 
 
 def joulewise(*args: object, **environ: str) -> subprocess.CompletedProcess[str]:
-    argv = [PYTHON, "-m", "joulewise", *map(str, args)]
-    env = {**os.environ, "COLUMNS": "160", **environ}
-    return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60)
+    return preloaded.run(*map(str, args), env={**os.environ, "COLUMNS": "160", **environ})
 
 
 def verify(database: Path, *flags: object) -> subprocess.CompletedProcess[str]:
@@ -57,8 +56,7 @@ def store_of(database: Path) -> Iterator[SqliteStore]:
 
 
 def forge(database: Path, factor: float) -> None:
-    argv = [PYTHON, "-m", "tests.cli.forger", str(database), RUN, str(factor)]
-    subprocess.run(argv, check=True, timeout=60)
+    preloaded.run(database, RUN, str(factor), module="tests.cli.forger", check=True)
 
 
 def test_joules_that_were_multiplied_do_not_verify(database: Path, scenario: Callable[..., Shown]) -> None:

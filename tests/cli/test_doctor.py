@@ -16,19 +16,19 @@ from joulewise.cli import doctor
 from joulewise.cli.checkup import Checkup, GpuFindings
 from joulewise.cli.finding import Finding
 from joulewise.device.node import RunningNode, spawn
+from tests import preloaded
 
 POWERCAP = "JOULEWISE_POWERCAP_ROOT"
 
 
 @pytest.fixture
-def bare(environ: dict[str, str], tmp_path: Path) -> dict[str, str]:
+def bare(environ: dict[str, str], no_driver: str, tmp_path: Path) -> dict[str, str]:
     """An environment in which there is nothing to measure, whatever this machine has."""
-    (tmp_path / "libnvidia-ml.so.1").write_bytes(b"")  # hides a real one
     (tmp_path / "amdsmi.py").write_text("raise KeyError('libamd_smi.so')")
     path = os.pathsep.join([str(tmp_path), environ["PYTHONPATH"]])
     return {
         **environ,
-        "LD_LIBRARY_PATH": str(tmp_path),
+        "LD_LIBRARY_PATH": no_driver,
         "PYTHONPATH": path,
         "ROCM_PATH": "/nowhere",
         POWERCAP: str(tmp_path / "absent"),
@@ -46,14 +46,7 @@ def powercap(tmp_path: Path) -> Path:
 
 
 def run_doctor(environ: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "joulewise", "doctor", *arguments],
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return preloaded.run("doctor", *arguments, env=environ)
 
 
 def finding(plain: list[dict[str, Any]], what: str) -> dict[str, Any]:

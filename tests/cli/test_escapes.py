@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import http.server
 import json
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,6 +17,8 @@ import pytest
 
 from joulewise.cluster.scheduler_status import JobStatus, NodeStatus
 from joulewise.core.plain import plain
+from tests import preloaded
+from tests.cli.conftest import OURS
 from tests.serve.cluster_toys import NOBODY
 
 EVIL = "\x1b]0;owned\x07\x1b[8m\x9b31m\u202egnp\x7f\x1b]8;;http://x\x1b\\[red]EVIL"
@@ -85,22 +85,10 @@ def store(tmp_path: Path, environ: dict[str, str]) -> Path:
     """A store with a run whose command has escapes in it."""
     path = tmp_path / "runs.db"
     environ = {**environ, "JOULEWISE_DATABASE": str(path)}
-    command = [
-        sys.executable,
-        "-m",
-        "joulewise",
-        "run",
-        "--gpu",
-        "sim:h200",
-        "--speed",
-        "20",
-        "--tune",
-        "--dry-run",
-        "--",
-    ]
-    done = subprocess.run([*command, "true", EVIL], env=environ, capture_output=True, check=False)
+    words = ["run", "--gpu", "sim:h200", "--speed", "20", "--tune", "--dry-run", "--", "true", EVIL]
+    done = preloaded.run(*words, env=environ)
     assert done.returncode == 0, done.stderr
-    assert not any(mark in done.stderr.decode() for mark in MARKS)
+    assert not any(mark in done.stderr for mark in MARKS)
     return path
 
 
@@ -127,28 +115,26 @@ def test_no_control_character_of_others_reaches_a_pipe_or_a_terminal(
     environ = {**environ, "JOULEWISE_DATABASE": str(store)}
     asked = channels(server, tmp_path)
     for name, words in asked.items():
-        command = [sys.executable, "-m", "joulewise", *words]
-        piped = subprocess.run(command, env=environ, capture_output=True, check=False)
-        terminal = in_terminal(command, columns=200, **environ)
+        piped = preloaded.run(*words, env=environ)
+        terminal = in_terminal([*OURS, *words], columns=200, **environ)
         terminal.finish()
-        for said in (piped.stdout.decode() + piped.stderr.decode(), terminal.shown):
+        for said in (piped.stdout + piped.stderr, terminal.shown):
             assert [mark for mark in MARKS if mark in said] == [], name
             assert SHOWN in said or QUOTED in said, (name, said)
             assert "a fault of joulewise" not in said, name
-        assert "\x1b" not in piped.stdout.decode() + piped.stderr.decode(), name
+        assert "\x1b" not in piped.stdout + piped.stderr, name
     shown.saw(f"{len(asked)} channels, 0 of {len(MARKS)} marks")
 
 
 def test_json_says_exactly_what_was_told(server: str, environ: dict[str, str]) -> None:
-    command = [sys.executable, "-m", "joulewise", "cluster", "status", "--json", "--server", server]
-    done = subprocess.run(command, env=environ, capture_output=True, check=True)
+    done = preloaded.run("cluster", "status", "--json", "--server", server, env=environ, check=True)
     assert json.loads(done.stdout) == json.loads(json.dumps(plain(STATUS)))
 
 
 def test_a_live_view_shows_them_too_and_moves_the_cursor_itself(
     server: str, environ: dict[str, str], in_terminal: Any
 ) -> None:
-    command = [sys.executable, "-m", "joulewise", "cluster", "status", "--live", "--server", server]
+    command = [*OURS, "cluster", "status", "--live", "--server", server]
     terminal = in_terminal(command, columns=200, rows=50, **environ)
     said = terminal.read_until(SHOWN)
     assert [mark for mark in MARKS if mark in said] == []
@@ -161,13 +147,8 @@ def test_an_answer_that_nests_too_deeply_is_one_line(
     server: str, environ: dict[str, str], verb: list[str], path: str
 ) -> None:
     flag = "--prometheus" if verb == ["estimate"] else "--server"
-    done = subprocess.run(
-        [sys.executable, "-m", "joulewise", *verb, flag, f"{server}/{path}"],
-        env=environ,
-        capture_output=True,
-        check=False,
-    )
+    done = preloaded.run(*verb, flag, f"{server}/{path}", env=environ)
     assert done.returncode in (1, 2)
-    assert done.stderr.count(b"\n") == 1
-    assert b"a fault of joulewise" not in done.stderr
-    assert b"127.0.0.1" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert "a fault of joulewise" not in done.stderr
+    assert "127.0.0.1" in done.stderr

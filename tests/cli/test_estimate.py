@@ -1,8 +1,6 @@
 """``joulewise estimate``: a fleet's history in a real Prometheus becomes a saving whose interval holds the truth."""
 
 import json
-import subprocess
-import sys
 from datetime import UTC, datetime
 
 import pytest
@@ -12,6 +10,7 @@ from bench.estimate_truths import watched
 from joulewise.cli import main
 from joulewise.cli.estimate import ends_s, matchers, window_s
 from joulewise.core.errors import BadSpec
+from tests import preloaded
 from tests.monitor.answering import answering, answering_by
 
 HOURS = 2.0
@@ -25,23 +24,28 @@ def called(*args: object) -> int:
     return int(ended.value.code or 0)
 
 
-@pytest.fixture
-def fleet(prometheus):
-    """A Prometheus with two hours of twelve virtual GPUs, and what could truly be saved by job."""
+@pytest.fixture(scope="module")
+def recorded():
+    """Two hours of twelve virtual GPUs: as text for a Prometheus, what could truly be saved by job, and its series."""
     jobs = watched(None, count=6, seed=4)
     places = [
         Place(job, f"team/{job.case.name}", gpus=1 + place % 3, hours=1.5, idle_hours=0.25, free_hours=0.25)
         for place, job in enumerate(jobs)
     ]
     lines = history(places, reset=True)
-    truth = {place.job: place.watched.possible(0.02) for place in places}
-    return prometheus(history=openmetrics(lines)), truth, lines
+    return openmetrics(lines), {place.job: place.watched.possible(0.02) for place in places}, lines
+
+
+@pytest.fixture
+def fleet(prometheus, recorded):
+    """A Prometheus that has them."""
+    text, truth, lines = recorded
+    return prometheus(history=text), truth, lines
 
 
 def test_the_stated_interval_holds_the_true_saving_of_a_fleet_in_a_real_prometheus(fleet):
     server, truth, lines = fleet
-    command = [sys.executable, "-m", "joulewise", "estimate", "--prometheus", server.url, *RANGE, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = preloaded.run("estimate", "--prometheus", server.url, *RANGE, "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     jobs = {job["job"]: job["saving"] for job in found["jobs"]}

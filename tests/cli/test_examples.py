@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from tests import preloaded
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def joulewise(*args: str, environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "joulewise", *args], env=environ, capture_output=True, text=True, timeout=120
-    )
+    return preloaded.run(*args, env=environ)
 
 
 def test_the_training_example_prints_like_training_and_uses_joules(environ, virtual_nvml):

@@ -1,8 +1,6 @@
 import json
 import os
 import pwd
-import subprocess
-import sys
 import time
 
 import pytest
@@ -12,6 +10,7 @@ from joulewise.cli.grant import list_grants
 from joulewise.core.errors import NotPermitted
 from joulewise.daemon import grants
 from joulewise.device.node import spawn
+from tests import preloaded
 
 ONE = "GPU-01234567-89ab-cdef-0123-456789abcdef"
 TWO = "GPU-11234567-89ab-cdef-0123-456789abcdef"
@@ -118,9 +117,7 @@ def test_numbers_as_slurm_gives_them_are_the_drivers(grant, virtual_nvml, enviro
         seen = node.environment({**environ, "CUDA_VISIBLE_DEVICES": "3"})
         for spec, expected in (("0,2-3", (0, 2, 3)), ("nvml:1", (1,)), (client.uuids[2][:20], (2,))):
             command = ["grant", "add", "--uid", "1000", "--gpu", spec, "--json", "--grants", str(tmp_path / "g")]
-            ran = subprocess.run(
-                [sys.executable, "-m", "joulewise", *command], env=seen, capture_output=True, text=True, timeout=60
-            )
+            ran = preloaded.run(*command, env=seen)
             assert ran.returncode == 0, ran.stderr
             assert json.loads(ran.stdout)["gpus"] == [client.uuids[index] for index in expected]
 
@@ -160,10 +157,7 @@ def test_a_range_beyond_the_hardware_is_warned_of(virtual_nvml, environ, tmp_pat
                 "--grants",
                 str(tmp_path / "g"),
             ]
-            ran = subprocess.run(
-                [sys.executable, "-m", "joulewise", *command, *words],
-                env=node.environment(environ), capture_output=True, text=True, timeout=60,
-            )  # fmt: skip
+            ran = preloaded.run(*command, *words, env=node.environment(environ))
             assert ran.returncode == 0
             return ran.stderr
 

@@ -15,6 +15,7 @@ from joulewise.core.errors import NoDaemon, NotPermitted
 from joulewise.core.knob import Setting
 from joulewise.device.node import spawn
 from joulewise.device.remote import RemoteLease
+from tests import preloaded
 from tests.daemon.running import running_daemon
 
 HELD = {
@@ -48,10 +49,8 @@ def test_a_lease_that_ends_says_why():
 
 def test_who_holds_what_is_what_the_daemon_says(virtual_nvml, tmp_path, environ):
     def asked(*flags: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "joulewise", "leases", *flags]
         named = {**environ, "JOULEWISE_SOCKET": str(daemon.socket)}
-        command += ["--state", str(daemon.state)]
-        return subprocess.run(command, env=named, capture_output=True, text=True, timeout=60)
+        return preloaded.run("leases", *flags, "--state", daemon.state, env=named)
 
     with spawn("sim:h200") as node, node.client() as client, running_daemon(node, tmp_path) as daemon:
         assert asked().stdout == "no lease is held\n"
@@ -87,8 +86,7 @@ def test_root_sees_leases_without_the_daemon_and_what_dead_ones_left(virtual_nvm
         named = node.environment({**environ, "JOULEWISE_SOCKET": str(daemon.socket)})
 
         def asked() -> list[dict[str, object]]:
-            command = [sys.executable, "-m", "joulewise", "leases", "--json", "--state", str(daemon.state)]
-            ran = subprocess.run(command, env=named, capture_output=True, text=True, timeout=60)
+            ran = preloaded.run("leases", "--json", "--state", daemon.state, env=named)
             assert (ran.returncode, ran.stderr) == (0, "")
             return json.loads(ran.stdout)["leases"]
 

@@ -20,6 +20,7 @@ from joulewise.report.keeping import END_WAIT_S, SAVE_WAIT_S
 from joulewise.report.summaries import State, Summaries
 from joulewise.store import Database, SqliteStore, open_store, views
 from joulewise.tune.desk import Desk
+from tests import preloaded
 
 PYTHON = sys.executable
 CRITERION = f"exit code passed on, ≤ {END_WAIT_S:g} s + {SAVE_WAIT_S:g} s waited, one line, nothing lost"
@@ -66,7 +67,7 @@ class Locked:
 
     def __exit__(self, *_):
         self._process.stdin.close()
-        assert self._process.wait(60) == 0
+        assert self._process.wait(120) == 0
         self._process.stdout.close()
 
 
@@ -83,9 +84,8 @@ def home(tmp_path):
 @pytest.fixture
 def joulewise(environ, recording, home):
     def joulewise(verb, *arguments, command, database=""):
-        argv = [PYTHON, "-m", "joulewise", *verb.split(), "--gpu", f"replay:{recording}", *arguments, "--", *command]
         env = {**environ, "JOULEWISE_HOME": str(home), "JOULEWISE_DATABASE": database, "COLUMNS": "400"}
-        return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=100)
+        return preloaded.run(*verb.split(), "--gpu", f"replay:{recording}", *arguments, "--", *command, env=env)
 
     return joulewise
 
@@ -204,7 +204,7 @@ def test_a_recurring_job_s_result_is_not_lost_where_the_store_is_locked_as_it_en
     assert len([line for line in ran.stderr.splitlines() if "saved in" in line]) == 2, ran.stderr  # the run, the result
     assert len(files(home)) == 2
 
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120.0
     while True:  # what locks the store ends by itself, now that its input has
         with sqlite3.connect(home / "joulewise.db", timeout=0) as database:
             try:

@@ -11,6 +11,7 @@ import joulewise
 import joulewise.cli.usage
 from joulewise.cli import VERBS, Talk, app, complain, main
 from joulewise.cli.summary import ending
+from tests import preloaded
 
 # Every verb and its flags. Adding one edits this list on purpose.
 SCENE = {"--gpu", "--gpus-per-node", "--host-watts", "--power-off", "--no-power-off", "--warm", "--energy-budget"}
@@ -283,8 +284,7 @@ def test_completion_offers_the_verbs_and_a_verbs_flags(environ):
             "COMP_WORDS": words,
             "COMP_CWORD": str(words.count(" ")),
         }
-        ran = subprocess.run([sys.executable, "-m", "joulewise"], env=ask, capture_output=True, text=True)
-        return ran.stdout
+        return preloaded.run(env=ask).stdout
 
     assert set(completed("joulewise ").split()) >= set(VERBS)
     assert "--record" in completed("joulewise run --r")
@@ -294,14 +294,9 @@ def test_a_reader_that_leaves_is_no_fault_worth_a_traceback(environ):
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "w") as gone:
-        ran = subprocess.run(
-            [sys.executable, "-m", "joulewise", "doctor", "--json"],
-            env=environ,
-            stdout=gone,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-    assert "Traceback" not in ran.stderr
+        ran = preloaded.Command("doctor", "--json", env=environ, stdout=gone, stderr=subprocess.PIPE)
+        _, said = ran.communicate()
+    assert "Traceback" not in said
     assert ran.returncode != 0
 
 
@@ -310,12 +305,11 @@ def test_a_full_disk_is_one_line(args, environ):
     if not Path("/dev/full").exists():
         pytest.skip("no /dev/full here")
     with Path("/dev/full").open("w") as full:
-        ran = subprocess.run(
-            [sys.executable, "-m", "joulewise", *args], env=environ, stdout=full, stderr=subprocess.PIPE, text=True
-        )
+        ran = preloaded.Command(*args, env=environ, stdout=full, stderr=subprocess.PIPE)
+        _, said = ran.communicate()
     assert ran.returncode == 1
-    assert ran.stderr.count("\n") == 1
-    assert ran.stderr.startswith("joulewise: the output cannot be written: no space left on device; ")
+    assert said.count("\n") == 1
+    assert said.startswith("joulewise: the output cannot be written: no space left on device; ")
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ from joulewise.plan import plan_files
 from tests.cli.many_calls import NOBODY
 from tests.plan import made_up
 from tests.plan.traced_job import Truth, fsdp
+from tests.tiers import sample
 
 ROOT = Path(__file__).parents[2]
 DEEP = 100_000
@@ -303,10 +304,11 @@ def _call(folder: Path, call: str, path: Path) -> dict[str, Any]:
     }
 
 
+@pytest.mark.sampled
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user, which only root may")
 def test_whatever_lies_on_a_path_is_one_clear_line_for_an_ordinary_user(folder: Path, scenario: Any) -> None:
     shown = scenario("R35", "every option with a path, 11 kinds of path, as uid 65534", criterion="one line each")
-    asked = list(_calls(folder))
+    asked = sample(list(_calls(folder)), 120, of="calls with a path")
     done = subprocess.run(
         [sys.executable, "-m", "tests.cli.many_calls"],
         input=json.dumps([call for *_, call in asked]),

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from joulewise.core.errors import BadSpec
 from joulewise.core.knob import Setting
 from joulewise.plan import plan_files
 from joulewise.report.plan_colours import Scale, hue, ink_on
+from tests import preloaded
 from tests.plan.made_up import partitioned
 from tests.plan.made_up import plan as made_up_plan
 from tests.plan.made_up import profile as made_up
@@ -371,17 +371,12 @@ def test_what_is_no_plan_is_one_line(
 
 def test_ctrl_c_ends_it_without_a_trace(profile: Path, environ: dict[str, str]) -> None:
     large = ("--schedule", "1f1b", "--microbatches", "9000", "--blocking-w", "80")
-    started = subprocess.Popen(
-        [sys.executable, "-m", "joulewise", "plan", "solve", f"{profile}", *large],
-        env={**environ, "OPENBLAS_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    pipe = subprocess.PIPE
+    started = preloaded.Command("plan", "solve", profile, *large, env=environ, stdout=pipe, stderr=pipe)
     assert started.stderr is not None
     assert "54000 operations: this may take a while" in started.stderr.readline()
     os.kill(started.pid, signal.SIGINT)
-    out, err = started.communicate(timeout=60)
+    out, err = started.communicate(timeout=120)
     assert (started.returncode, out) == (130, "")
     assert "Traceback" not in err
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from joulewise.plan import plan_files
+from tests import preloaded
 from tests.frameworks.installed import python_path
 from tests.peers.conftest import PEERS, ROOT, absent
 from tests.scenarios.staging import staged
@@ -20,12 +21,10 @@ LONGEST_S = 170.0
 
 
 def joulewise(*arguments: str, cwd: Path, environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "joulewise", *arguments]
-    return subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, timeout=LONGEST_S)
+    return preloaded.run(*arguments, cwd=cwd, env=environ, timeout=LONGEST_S)
 
 
 @pytest.mark.slow
-@pytest.mark.alone
 @pytest.mark.usefixtures("virtual_nvml", "may_set")
 def test_a_job_that_knows_nothing_of_it_is_measured_and_a_plan_can_be_made_of_it(tmp_path: Path) -> None:
     torchrun = PEERS / "bin" / "torchrun"

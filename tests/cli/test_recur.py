@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import preloaded
+
 PYTHON = sys.executable
 TRAINED = Path(__file__).parent / "trained" / "epochs.py"
 
@@ -29,18 +31,19 @@ class Recur:
         return [PYTHON, "-m", "joulewise", "recur", "run", *job, *self.gpu, *flags, "--", *command]
 
     def run(self, how: str, *flags: str, **terms: str) -> subprocess.CompletedProcess[str]:
-        return self._run(self.argv(how, *flags, **terms))
+        return preloaded.run(*self.argv(how, *flags, **terms)[3:], env=self.environ, cwd=self.where)
+
+    def start(self, how: str) -> preloaded.Command:
+        pipe = subprocess.PIPE
+        return preloaded.Command(*self.argv(how)[3:], env=self.environ, cwd=self.where, stdout=pipe, stderr=pipe)
 
     def look(self, *args: str) -> subprocess.CompletedProcess[str]:
-        return self._run([PYTHON, "-m", "joulewise", "recur", *args])
+        return preloaded.run("recur", *args, env=self.environ, cwd=self.where)
 
     def history(self) -> list[dict]:
         looked = self.look("history", "nightly", "--json")
         assert looked.returncode == 0, looked.stderr
         return json.loads(looked.stdout)["trials"]
-
-    def _run(self, argv: list[str]) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(argv, env=self.environ, capture_output=True, text=True, cwd=self.where, timeout=60)
 
     @property
     def ran(self) -> list[int]:
@@ -71,9 +74,7 @@ def test_the_first_recurrence_runs_the_default_and_says_what_it_took(recur):
     assert trial["energy_j"] > 0
     (told,) = recur.history()
     assert (told["batch_size"], told["outcome"], told["epochs"]) == (16, "reached", 5)
-    listed = subprocess.run(
-        [PYTHON, "-m", "joulewise", "history", "--json"], env=recur.environ, capture_output=True, text=True, check=True
-    )
+    listed = preloaded.run("history", "--json", env=recur.environ, check=True)
     (kept,) = json.loads(listed.stdout)  # a run like any other
     assert (kept["run"], kept["facts"]["series"]["job"]) == (trial["run"], "nightly")
     assert kept["measured"]["energy_j"] >= trial["energy_j"]
@@ -104,7 +105,7 @@ def test_what_a_shell_had_started_ends_with_it_and_has_its_time_too(recur):
     argv = recur.argv("checkpoint")
     at = argv.index("--") + 1
     wrapped = ["sh", "-c", f"{PYTHON} {TRAINED} checkpoint {{batch_size}} {recur.where}; echo not reached"]
-    ran = subprocess.run([*argv[:at], *wrapped], env=recur.environ, capture_output=True, text=True, timeout=60)
+    ran = preloaded.run(*argv[3:at], *wrapped, env=recur.environ)
     assert (ran.returncode, ran.stdout) == (0, ""), ran.stderr
     assert (recur.where / "saved").read_text() == "checkpoint"
 
@@ -143,8 +144,8 @@ def test_on_a_virtual_gpu_epochs_are_measured_in_its_own_time_and_clocks_are_tun
     )
     recur.gpu = ["--gpu", "sim:h200", "--speed", "20"]
     argv = recur.argv("unused", "--json", "-")
-    command = [*argv[: argv.index("--") + 1], PYTHON, "-c", works, "{batch_size}"]
-    ran = subprocess.run(command, env=recur.environ, capture_output=True, text=True, cwd=recur.where, timeout=60)
+    words = [*argv[3 : argv.index("--") + 1], PYTHON, "-c", works, "{batch_size}"]
+    ran = preloaded.run(*words, env=recur.environ, cwd=recur.where)
     assert ran.returncode == 0, ran.stderr
     (trial,) = json.loads(ran.stdout.splitlines()[-1])["trials"]
     assert trial["epochs"] == 5
@@ -156,8 +157,7 @@ def test_on_a_virtual_gpu_epochs_are_measured_in_its_own_time_and_clocks_are_tun
 
 def test_a_server_may_keep_the_job_instead(recur):
     pytest.importorskip("uvicorn", reason="the extra 'server' is not installed")
-    serve = [PYTHON, "-m", "joulewise", "serve", "--port", "0"]
-    with subprocess.Popen(serve, env=recur.environ, stderr=subprocess.PIPE, text=True) as server:
+    with preloaded.Command("serve", "--port", "0", env=recur.environ, stderr=subprocess.PIPE) as server:
         url = re.search(r"http://[\w.]+:\d+", server.stderr.readline())[0]
         try:
             ran = recur.run("asks", "--server", url)
@@ -292,13 +292,8 @@ def test_bad_flags_are_one_line_and_nothing_runs(recur, change, says):
 
 def test_a_command_that_is_not_there_is_a_shells_exit_code_and_leaves_no_trial(recur):
     argv = recur.argv("unused")
-    ran = subprocess.run(
-        [*argv[: argv.index("--") + 1], "no-such-program", "{batch_size}"],
-        env=recur.environ,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    words = [*argv[3 : argv.index("--") + 1], "no-such-program", "{batch_size}"]
+    ran = preloaded.run(*words, env=recur.environ)
     assert (ran.returncode, ran.stderr) == (
         127,
         "joulewise: command not found: no-such-program; check the name after '--'\n",
@@ -319,12 +314,10 @@ def test_views_of_a_job_that_is_not_there_say_which_are(recur):
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_to_us_ends_the_child_and_the_trial_is_preempted(recur, number, code):
-    with subprocess.Popen(
-        recur.argv("waits"), env=recur.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    with recur.start("waits") as process:
         assert process.stdout.readline() == "waiting\n"
         process.send_signal(number)
-        _, said = process.communicate(timeout=30)
+        _, said = process.communicate(timeout=120)
     assert process.returncode in (code, 1)  # Python's own end by Ctrl-C is 130
     assert "stopped before it had reached its target" in said
     assert [told["outcome"] for told in recur.history()] == ["preempted"]
@@ -340,14 +333,12 @@ def test_ctrl_c_in_a_terminal_reaches_the_child_once(recur, in_terminal):
 
 
 def test_a_killed_child_is_preempted_not_failed(recur):
-    with subprocess.Popen(
-        recur.argv("waits"), env=recur.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    with recur.start("waits") as process:
         assert process.stdout.readline() == "waiting\n"
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         (child,) = [pid for pid in children if "epochs.py" in Path(f"/proc/{pid}/cmdline").read_text()]
         os.kill(int(child), signal.SIGKILL)
-        process.communicate(timeout=30)
+        process.communicate(timeout=120)
     assert process.returncode == 137
     (told,) = recur.history()
     assert (told["outcome"], told["notes"]) == ("preempted", ["somebody killed it"])

@@ -62,7 +62,7 @@ def test_a_command_whose_reader_has_gone_notices_as_without_us(environ, tmp_path
     ) as process:
         process.stdout.readline()
         process.stdout.close()
-        assert process.wait(timeout=30) == 128 + 13
+        assert process.wait(timeout=120) == 128 + 13
 
 
 def test_what_a_command_leaves_behind_does_not_hold_us_up(environ, tmp_path):

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -18,6 +19,7 @@ from joulewise.device.lease import Owner
 from joulewise.device.node import NodeClient, spawn
 from joulewise.device.remote import RemoteLease
 from joulewise.device.saved import Entry, Saved
+from tests import preloaded
 from tests.daemon.running import RunningDaemon, Words, running_daemon, until
 from tests.daemon.someone import Someone
 
@@ -55,18 +57,19 @@ class Stage:
         paths = {"--state": self.daemon.state, "--grants": self.daemon.grants, "--socket": self.daemon.socket}
         paths["--site"] = self.daemon.site
         words = [str(word) for flag, path in paths.items() if flag not in flags for word in (flag, path)]
-        command = [sys.executable, "-m", "joulewise", "restore", *words, *flags]
-        return subprocess.run(command, env=self.environ, capture_output=True, text=True, timeout=60)
+        return preloaded.run("restore", *words, *flags, env=self.environ)
 
 
 @pytest.fixture(scope="module")
-def stage(virtual_nvml, tmp_path_factory) -> Iterator[Stage]:
+def stage(virtual_nvml) -> Iterator[Stage]:
     if os.geteuid() != 0:
         pytest.skip("only root may set GPUs, virtual ones too")
     with ExitStack() as ending:
+        # Not in pytest's folder, which every session that begins closes to other users again.
+        folder = Path(ending.enter_context(tempfile.TemporaryDirectory(prefix="joulewise-restore-")))
         node = ending.enter_context(spawn("sim:h200*2"))
         breaker = ending.enter_context(node.client())
-        daemon = ending.enter_context(running_daemon(node, tmp_path_factory.mktemp("stage"), site=SITE))
+        daemon = ending.enter_context(running_daemon(node, folder / "daemon", site=SITE))
         words = ending.enter_context(closing(Words(node)))
         environ = node.environment({**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")})
         yield Stage(breaker, daemon, words, environ)
@@ -199,7 +202,7 @@ def test_what_may_not_be_read_is_not_taken_for_nothing(tmp_path, environ):
     os.chown(state, 12345, 12345)
     command = [sys.executable, "-m", "joulewise", "restore", "--state", str(state), "--socket", str(tmp_path / "none")]
     without_rights = ["setpriv", "--bounding-set=-all", *command]
-    ran = subprocess.run(without_rights, env=environ, capture_output=True, text=True, timeout=60)
+    ran = subprocess.run(without_rights, env=environ, capture_output=True, text=True, timeout=120)
     assert (ran.returncode, ran.stdout) == (1, "")
     assert ran.stderr == f"joulewise: what leases had set is kept in {state}, which only root may read; use 'sudo'\n"
 

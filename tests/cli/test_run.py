@@ -11,12 +11,13 @@ import pytest
 
 from joulewise.cli import main
 from joulewise.device.recording import load
+from tests import preloaded
 
 PYTHON = sys.executable
 
 
 class Joulewise:
-    """The command line in a process of its own."""
+    """``joulewise run`` in a process of its own."""
 
     def __init__(self, environ: dict[str, str], recording: Path, where: Path) -> None:
         self.environ, self.recording, self.where = environ, recording, where
@@ -26,14 +27,12 @@ class Joulewise:
         return [PYTHON, "-m", "joulewise", "run", *spec, *flags, "--", *(command or [])]
 
     def run(self, *flags: str, command: list[str], gpu: str | None = "replay", **environ: str):
-        return subprocess.run(
-            self.argv(*flags, command=command, gpu=gpu),
-            env={**self.environ, **environ},
-            capture_output=True,
-            text=True,
-            cwd=self.where,
-            timeout=60,
-        )
+        words = self.argv(*flags, command=command, gpu=gpu)[3:]
+        return preloaded.run(*words, env={**self.environ, **environ}, cwd=self.where)
+
+    def start(self, *flags: str, command: list[str]) -> preloaded.Command:
+        words, pipe = self.argv(*flags, command=command)[3:], subprocess.PIPE
+        return preloaded.Command(*words, env=self.environ, cwd=self.where, stdout=pipe, stderr=pipe)
 
 
 @pytest.fixture
@@ -63,7 +62,7 @@ def test_when_nobody_reads_the_summary_the_result_and_the_exit_code_are_kept(jou
     unread, stderr = os.pipe()
     os.close(unread)
     argv = joulewise.argv("--json", "out.json", command=["sh", "-c", "exit 3"])
-    ran = subprocess.run(argv, env=joulewise.environ, cwd=joulewise.where, stderr=stderr, timeout=60)
+    ran = subprocess.run(argv, env=joulewise.environ, cwd=joulewise.where, stderr=stderr, timeout=120)
     os.close(stderr)
     assert ran.returncode == 3
     assert json.loads((joulewise.where / "out.json").read_text())["exit_code"] == 3
@@ -96,19 +95,17 @@ def test_a_virtual_gpu_is_seen_by_the_command_and_measured_through_nvml(joulewis
 
 
 def test_silence_while_the_command_runs(joulewise):
-    argv = joulewise.argv(command=["sh", "-c", "sleep 0.6; echo done >&2"])
-    with subprocess.Popen(argv, env=joulewise.environ, stderr=subprocess.PIPE, text=True) as process:
+    with joulewise.start(command=["sh", "-c", "sleep 0.6; echo done >&2"]) as process:
         first = process.stderr.readline()
         process.communicate()
     assert first == "done\n"
 
 
 def test_quiet_says_nothing_and_verbose_says_which_gpus_and_why(joulewise):
-    quiet = [PYTHON, "-m", "joulewise", "-q", "run", "--gpu", f"replay:{joulewise.recording}", "--", "true"]
-    ran = subprocess.run(quiet, env=joulewise.environ, capture_output=True, text=True)
+    measured = ["run", "--gpu", f"replay:{joulewise.recording}", "--", "true"]
+    ran = preloaded.run("-q", *measured, env=joulewise.environ)
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
-    quiet[3] = "-v"
-    ran = subprocess.run(quiet, env=joulewise.environ, capture_output=True, text=True)
+    ran = preloaded.run("-v", *measured, env=joulewise.environ)
     assert "joulewise: measuring 0 NVIDIA H200 GPU-" in ran.stderr
     assert f"(--gpu replay:{joulewise.recording})" in ran.stderr
 
@@ -116,8 +113,7 @@ def test_quiet_says_nothing_and_verbose_says_which_gpus_and_why(joulewise):
 def test_the_commands_own_flags_are_its_own(joulewise):
     ran = joulewise.run(command=["echo", "--gpu", "--json", "-q", "--"])
     assert ran.stdout == "--gpu --json -q --\n"
-    without_dashes = [*joulewise.argv(command=None)[:-1], "echo", "--live", "--help"]
-    ran = subprocess.run(without_dashes, env=joulewise.environ, capture_output=True, text=True)
+    ran = preloaded.run(*joulewise.argv(command=None)[3:-1], "echo", "--live", "--help", env=joulewise.environ)
     assert ran.stdout == "--live --help\n"
 
 
@@ -213,13 +209,10 @@ def test_a_command_that_is_no_text_and_no_formula_can_be_plotted(joulewise):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signals_reach_the_command_and_the_result_is_still_told(joulewise, number):
-    argv = joulewise.argv("--json", "out.json", command=["sh", "-c", "echo ready; exec sleep 60"])
-    with subprocess.Popen(
-        argv, env=joulewise.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=joulewise.where
-    ) as process:
+    with joulewise.start("--json", "out.json", command=["sh", "-c", "echo ready; exec sleep 60"]) as process:
         process.stdout.readline()
         process.send_signal(number)
-        _, said = process.communicate(timeout=30)
+        _, said = process.communicate(timeout=120)
     assert process.returncode == 128 + number
     assert f"sh ended with signal {signal.Signals(number).name} (exit code {128 + number})" in said
     assert json.loads((joulewise.where / "out.json").read_text())["outcome"] == "stopped_early"
@@ -344,11 +337,9 @@ def test_a_corrupt_recording_is_refused_and_the_line_named(tmp_path, recording, 
 
 
 @pytest.fixture
-def without_gpu(environ, tmp_path) -> dict[str, str]:
-    """An environment in which no NVIDIA driver can be loaded, whatever the machine has."""
-    (tmp_path / "lib").mkdir()
-    (tmp_path / "lib" / "libnvidia-ml.so.1").write_text("not a library")
-    return {**environ, "LD_LIBRARY_PATH": str(tmp_path / "lib"), "JOULEWISE_POWERCAP_ROOT": str(tmp_path / "none")}
+def without_gpu(environ, no_driver, tmp_path) -> dict[str, str]:
+    """An environment in which there is no GPU, whatever the machine has."""
+    return {**environ, "LD_LIBRARY_PATH": no_driver, "JOULEWISE_POWERCAP_ROOT": str(tmp_path / "none")}
 
 
 def test_without_a_gpu_and_without_host_energy_nothing_is_started(joulewise, without_gpu):
@@ -450,7 +441,7 @@ def test_a_driver_that_hangs_does_not_keep_the_exit_code(joulewise, in_terminal,
     flags = ["--json", str(joulewise.where / "out.json"), "--record", str(joulewise.where / "run.jsonl")]
     argv = joulewise.argv(*flags, *(["--live"] if live else []), command=[PYTHON, "-c", hangs], gpu="sim:h200")
     terminal = in_terminal(argv, **joulewise.environ)
-    assert terminal.finish(timeout_s=60) == 3
+    assert terminal.finish() == 3
     assert "the driver hangs" in terminal.plain()
     result = json.loads((joulewise.where / "out.json").read_text())
     assert (result["exit_code"], result["energy_j"]) == (3, None)
@@ -489,5 +480,5 @@ def test_a_live_run_outlives_its_terminal(in_terminal, joulewise):
     terminal = in_terminal(joulewise.argv("--live", "--json", str(out), command=command), **joulewise.environ)
     terminal.read_until("H200")
     terminal.hang_up()
-    assert terminal.process.wait(timeout=30) == 3
+    assert terminal.process.wait(timeout=120) == 3
     assert json.loads(out.read_text())["exit_code"] == 3

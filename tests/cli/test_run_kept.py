@@ -3,16 +3,13 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
 
 from joulewise.report.summaries import State, Summaries
 from joulewise.store import Database, SqliteStore, open_store, views
-
-PYTHON = sys.executable
+from tests import preloaded
 
 
 @pytest.fixture
@@ -23,9 +20,8 @@ def home(tmp_path):
 @pytest.fixture
 def run(environ, recording, home):
     def run(*flags, command, **more):
-        argv = [PYTHON, "-m", "joulewise", "run", "--gpu", f"replay:{recording}", *flags, "--", *command]
         env = {**environ, "JOULEWISE_HOME": str(home), "COLUMNS": "160", **more}
-        return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60)
+        return preloaded.run("run", "--gpu", f"replay:{recording}", *flags, "--", *command, env=env)
 
     return run
 
@@ -39,7 +35,7 @@ def store(home):
 
 def history(environ, home, *args):
     env = {**environ, "JOULEWISE_HOME": str(home), "COLUMNS": "160"}
-    ran = subprocess.run([PYTHON, "-m", "joulewise", "history", *args], env=env, capture_output=True, text=True)
+    ran = preloaded.run("history", *args, env=env)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
 
@@ -59,7 +55,7 @@ def test_an_untuned_run_is_kept_and_told(run, store, environ, home, tmp_path):
     assert told.ended_s - told.began_s == pytest.approx(told.duration_s, abs=1.0)
     (uuid,) = store.readings().gpus(told.name)
     curve = store.readings().read(told.name, uuid)
-    assert 2 <= len(curve.time_s) <= 5
+    assert 2 <= len(curve.time_s) <= told.duration_s + 3  # one a second, where a busy machine makes it longer, too
     assert told.began_s - 2 <= curve.time_s[0] <= curve.time_s[-1] <= told.ended_s + 2
     row = history(environ, home).splitlines()[1]
     assert row.startswith(told.name)
@@ -75,7 +71,7 @@ def test_there_is_nothing_to_verify_in_a_run_that_was_not_tuned(run, store, envi
     run(command=["true"])
     (told,), _ = Summaries(store).page()
     env = {**environ, "JOULEWISE_HOME": str(home)}
-    ran = subprocess.run([PYTHON, "-m", "joulewise", "verify", told.name], env=env, capture_output=True, text=True)
+    ran = preloaded.run("verify", told.name, env=env)
     assert (ran.returncode, ran.stderr.count("\n")) == (2, 1)
     assert "was not tuned" in ran.stderr
 
@@ -116,10 +112,10 @@ def test_runs_are_kept_in_postgresql(run, database_url):
 
 
 def test_a_run_that_is_killed_is_there_and_said_to_be_killed(environ, recording, home, store):
-    argv = [PYTHON, "-m", "joulewise", "run", "--gpu", f"replay:{recording}", "--", "sleep", "60"]
+    words = ["run", "--gpu", f"replay:{recording}", "--", "sleep", "60"]
     env = {**environ, "JOULEWISE_HOME": str(home)}
-    with subprocess.Popen(argv, env=env, start_new_session=True) as ran:
-        deadline = time.monotonic() + 30
+    with preloaded.Command(*words, env=env, start_new_session=True) as ran:
+        deadline = time.monotonic() + 120.0
         while not (home / "joulewise.db").exists() or not views.runs(store.tables):
             assert time.monotonic() < deadline
             time.sleep(0.05)

@@ -1,7 +1,6 @@
 import os
 import stat
 import subprocess
-import sys
 
 import pytest
 
@@ -12,6 +11,7 @@ from joulewise.core.series import Recurring
 from joulewise.serve import tokens
 from joulewise.serve.client import Client, jobs
 from joulewise.serve.tokens import Scope
+from tests import preloaded
 from tests.serve.serving import Serving
 
 JOB = Recurring("nightly", (8, 16), 8, 10)
@@ -20,8 +20,7 @@ JOB = Recurring("nightly", (8, 16), 8, 10)
 def joulewise(home, *args: str) -> subprocess.CompletedProcess[str]:
     environ = {**os.environ, "JOULEWISE_HOME": str(home)}
     environ.pop("JOULEWISE_DATABASE", None)
-    command = [sys.executable, "-m", "joulewise", *args]
-    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
+    return preloaded.run(*args, env=environ)
 
 
 def test_a_token_is_printed_once_and_its_hash_is_kept_beside_the_database(tmp_path):

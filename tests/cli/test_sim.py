@@ -13,21 +13,20 @@ from pathlib import Path
 import pytest
 
 from joulewise import native
+from tests import preloaded
 
 try:
     native.library_path()
 except FileNotFoundError as error:
     pytest.skip(str(error), allow_module_level=True)
 
-SIM = [sys.executable, "-m", "joulewise", "sim"]
-
 
 def sim(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*SIM, *arguments], capture_output=True, text=True, timeout=120, check=False)
+    return preloaded.run("sim", *arguments)
 
 
 def wait_until_gone(path: Path) -> bool:
-    deadline_s = time.monotonic() + 20.0
+    deadline_s = time.monotonic() + 120.0
     while path.exists() and time.monotonic() < deadline_s:
         time.sleep(0.02)
     return not path.exists()
@@ -43,12 +42,11 @@ def test_a_command_sees_the_gpus_that_were_asked_for():
 
 
 def test_its_load_runs_in_the_simulators_name():
-    code = "import time; from pynvml import *; nvmlInit(); gpu = nvmlDeviceGetHandleByIndex(0); time.sleep(1.5); "
-    code += "print(nvmlDeviceGetPowerUsage(gpu), len(nvmlDeviceGetComputeRunningProcesses(gpu)))"
+    code = "import time; from pynvml import *; nvmlInit(); gpu = nvmlDeviceGetHandleByIndex(0)\n"
+    code += "while nvmlDeviceGetPowerUsage(gpu) < 200_000: time.sleep(0.05)\n"
+    code += "print(len(nvmlDeviceGetComputeRunningProcesses(gpu)))"
     done = sim("--load", "transformer", "--", sys.executable, "-c", code)
-    power_mw, processes = map(int, done.stdout.split())
-    assert power_mw > 200_000
-    assert processes == 1
+    assert done.stdout == "1\n"
 
 
 def test_the_exit_code_of_the_command_is_kept():
@@ -81,18 +79,18 @@ def test_what_cannot_be_simulated_is_one_line_and_2(arguments, words):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signals_reach_the_command(number):
-    command = [*SIM, "--", "sh", "-c", "echo $JOULEWISE_VNVML; exec sleep 60"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
+    command = ["sim", "--", "sh", "-c", "echo $JOULEWISE_VNVML; exec sleep 60"]
+    with preloaded.Command(*command, stdout=subprocess.PIPE) as running:
         directory = Path(running.stdout.readline().strip())
         assert directory.is_dir()
         running.send_signal(number)
-        assert running.wait(timeout=30) == 128 + number
+        assert running.wait(timeout=120) == 128 + number
     assert wait_until_gone(directory)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_without_a_command_they_stay_up_until_a_signal_ends_them_cleanly(number):
-    with subprocess.Popen([*SIM, "--gpu", "sim:h200*2", "--json"], stdout=subprocess.PIPE, text=True) as running:
+    with preloaded.Command("sim", "--gpu", "sim:h200*2", "--json", stdout=subprocess.PIPE) as running:
         where = json.loads(running.stdout.readline())
         directory = Path(where["directory"])
         assert (directory / "state").exists()
@@ -102,19 +100,19 @@ def test_without_a_command_they_stay_up_until_a_signal_ends_them_cleanly(number)
         seen = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
         assert seen.stdout == "2\n"
         running.send_signal(number)
-        assert running.wait(timeout=30) == 0
+        assert running.wait(timeout=120) == 0
     assert wait_until_gone(directory)
 
 
 def test_what_it_prints_can_be_sourced_by_a_shell(tmp_path):
     exported = tmp_path / "gpus.env"
     with exported.open("w") as file:
-        running = subprocess.Popen([*SIM], stdout=file, stderr=subprocess.PIPE, text=True)
+        running = preloaded.Command("sim", stdout=file, stderr=subprocess.PIPE)
     assert "1 virtual GPU is up: NVIDIA H200" in running.stderr.readline()
     shell = f". {exported}; {sys.executable} -c 'from pynvml import *; nvmlInit(); print(nvmlDeviceGetCount())'"
     seen = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, check=True)
     running.terminate()
-    running.communicate(timeout=30)
+    running.communicate(timeout=120)
     assert seen.stdout == "1\n"
 
 
@@ -131,11 +129,10 @@ def test_a_killed_simulator_is_one_line_and_the_command_goes_on():
 
 
 def test_a_killed_simulator_without_a_command_is_one_line_and_1():
-    command = [*SIM, "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+    with preloaded.Command("sim", "--json", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
         where = json.loads(running.stdout.readline())
         os.kill(where["pid"], signal.SIGKILL)
-        _, said = running.communicate(timeout=30)
+        _, said = running.communicate(timeout=120)
     assert running.returncode == 1
     assert said.splitlines()[-1].startswith("joulewise: the simulator has ended")
     assert wait_until_gone(Path(where["directory"]))

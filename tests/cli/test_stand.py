@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -15,6 +14,7 @@ from joulewise.core.errors import NotPermitted
 from joulewise.core.knob import Setting
 from joulewise.device.node import spawn
 from joulewise.device.remote import RemoteLease
+from tests import preloaded
 from tests.daemon.running import RunningDaemon, Words, running_daemon
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="what stands is root's to say")
@@ -26,8 +26,7 @@ class Stage:
 
     def __call__(self, *flags: str) -> subprocess.CompletedProcess[str]:
         paths = ["--socket", str(self.daemon.socket), "--state", str(self.daemon.state)]
-        command = [sys.executable, "-m", "joulewise", "stand", *flags, *paths]
-        return subprocess.run(command, env=self._environ, capture_output=True, text=True, timeout=60)
+        return preloaded.run("stand", *flags, *paths, env=self._environ)
 
 
 @pytest.fixture(scope="module")

@@ -2,13 +2,14 @@
 
 import json
 import subprocess
-import sys
 
 import pytest
 
 from joulewise.cli import main
 from joulewise.cli.gpus import opened
 from joulewise.core.errors import BadSpec
+from tests import preloaded
+from tests.cli.conftest import OURS
 
 
 def top(*args: str, capsys) -> tuple[int, str, str]:
@@ -42,12 +43,13 @@ def test_one_look_as_json_has_units_in_its_keys(recording, capsys):
 
 
 def test_a_stream_of_json_counts_joules_and_ends_when_nobody_reads(recording, environ):
-    argv = [sys.executable, "-m", "joulewise", "top", "--json", "--interval", "0.3", "--gpu", f"replay:{recording}"]
-    with subprocess.Popen(argv, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    words = ["top", "--json", "--interval", "0.3", "--gpu", f"replay:{recording}"]
+    pipe = subprocess.PIPE
+    with preloaded.Command(*words, env=environ, stdout=pipe, stderr=pipe) as process:
         looks = [json.loads(process.stdout.readline())["gpus"][0] for _ in range(3)]
         process.stdout.close()
         said = process.stderr.read()
-        process.wait(timeout=30)
+        process.wait(timeout=120)
     used = [look["energy_j"] for look in looks]
     assert used == sorted(used)
     assert used[-1] > 0
@@ -55,7 +57,7 @@ def test_a_stream_of_json_counts_joules_and_ends_when_nobody_reads(recording, en
 
 
 def test_the_live_table_ends_on_q_and_gives_the_terminal_back(recording, environ, in_terminal):
-    argv = [sys.executable, "-m", "joulewise", "top", "--interval", "0.2", "--gpu", f"replay:{recording}"]
+    argv = [*OURS, "top", "--interval", "0.2", "--gpu", f"replay:{recording}"]
     terminal = in_terminal(argv, **environ)
     terminal.read_until("q quits")
     terminal.read_until("H200")
@@ -65,7 +67,7 @@ def test_the_live_table_ends_on_q_and_gives_the_terminal_back(recording, environ
 
 
 def test_ctrl_c_ends_it_with_130_and_no_traceback(recording, environ, in_terminal):
-    argv = [sys.executable, "-m", "joulewise", "top", "--gpu", f"replay:{recording}"]
+    argv = [*OURS, "top", "--gpu", f"replay:{recording}"]
     terminal = in_terminal(argv, **environ)
     terminal.read_until("q quits")
     terminal.type("\x03")
@@ -74,7 +76,7 @@ def test_ctrl_c_ends_it_with_130_and_no_traceback(recording, environ, in_termina
 
 
 def test_a_terminal_without_cursor_gets_one_table_after_another(recording, environ, in_terminal):
-    argv = [sys.executable, "-m", "joulewise", "top", "--interval", "0.2", "--gpu", f"replay:{recording}"]
+    argv = [*OURS, "top", "--interval", "0.2", "--gpu", f"replay:{recording}"]
     terminal = in_terminal(argv, **{**environ, "TERM": "dumb"})
     terminal.read_until("0 H200")
     terminal.type("\x03")
@@ -83,8 +85,7 @@ def test_a_terminal_without_cursor_gets_one_table_after_another(recording, envir
 
 
 def test_virtual_gpus_are_seen_at_work(environ, virtual_nvml):
-    argv = [sys.executable, "-m", "joulewise", "top", "--once", "--json", "--gpu", "sim:h200,a100"]
-    ran = subprocess.run(argv, env=environ, capture_output=True, text=True, check=True)
+    ran = preloaded.run("top", "--once", "--json", "--gpu", "sim:h200,a100", env=environ, check=True)
     h200, a100 = json.loads(ran.stdout)["gpus"]
     assert (h200["name"], a100["name"]) == ("NVIDIA H200", "NVIDIA A100 80GB PCIe")
     assert h200["power_w"] > 200
@@ -95,8 +96,7 @@ def test_virtual_gpus_are_seen_at_work(environ, virtual_nvml):
 def test_watching_ends_with_the_last_gpu(tmp_path, recording, environ):
     short = tmp_path / "short.jsonl"
     short.write_text("\n".join(recording.read_text().splitlines()[:14]) + "\n")
-    argv = [sys.executable, "-m", "joulewise", "top", "--interval", "0.5", "--gpu", f"replay:{short}"]
-    ran = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=60)
+    ran = preloaded.run("top", "--interval", "0.5", "--gpu", f"replay:{short}", env=environ)
     assert ran.returncode == 1
     assert ran.stderr.count("\n") == 1
     assert "is over" in ran.stderr
@@ -111,14 +111,8 @@ def test_what_cannot_be_watched_is_one_line_and_exit_code_2(spec, capsys):
         pass
 
 
-def test_without_a_driver_the_way_out_is_named(environ, tmp_path):
-    (tmp_path / "libnvidia-ml.so.1").write_text("not a library")
-    ran = subprocess.run(
-        [sys.executable, "-m", "joulewise", "top", "--once"],
-        env={**environ, "LD_LIBRARY_PATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-    )
+def test_without_a_driver_the_way_out_is_named(environ, no_driver):
+    ran = preloaded.run("top", "--once", env={**environ, "LD_LIBRARY_PATH": no_driver})
     assert ran.returncode == 1
     assert ran.stderr.count("\n") == 1
     assert "'--gpu sim:h200' gives a virtual one, see 'joulewise doctor'" in ran.stderr

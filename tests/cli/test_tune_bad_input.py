@@ -6,6 +6,7 @@ A user without root's rights types ``joulewise run --tune``; GPUs, daemon and co
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -35,7 +36,7 @@ def stage() -> Iterator[Stage]:
 @pytest.fixture(autouse=True)
 def untouched(stage: Stage) -> Iterator[None]:
     """Each test finds the GPU as the site has set it, and leaves nobody behind."""
-    until(lambda: stage.leases() == [], 5.0)
+    until(lambda: stage.leases() == [], PATIENCE_S)
     assert stage.cap() == BEFORE
     yield
     stage.breaker.clear(0)
@@ -46,7 +47,7 @@ def ended(job: Tuned) -> str:
     job.ended_well()
     assert job.end() == 0, job.said()
     assert "Traceback" not in job.said()
-    until(lambda: job.stage.leases() == [], 5.0)
+    until(lambda: job.stage.leases() == [], PATIENCE_S)
     return job.said()
 
 
@@ -79,6 +80,7 @@ def test_the_site_s_rules_are_kept_to_and_not_run_into() -> None:
                 limit_w, sm_mhz, memory_mhz = strict.hardware(0)
                 assert (limit_w, memory_mhz) == (SITE_CAP_W, None)
                 locks |= {sm_mhz[1]} if sm_mhz is not None else set()
+                time.sleep(0.002)
             said = ended(job)
         assert "tuned" not in said, said
         assert locks
@@ -87,6 +89,7 @@ def test_the_site_s_rules_are_kept_to_and_not_run_into() -> None:
         assert strict.all_hardware() == BEFORE
 
 
+@pytest.mark.exhaustive  # test_tune has another, who is root
 def test_a_second_tuner_says_who_has_the_gpu_and_keeps_its_hands_off(stage: Stage) -> None:
     with tuning(stage) as first:
         first.await_writes(1)
@@ -124,4 +127,4 @@ def test_a_gpu_that_is_lost_costs_the_tuning_and_not_the_command(stage: Stage) -
         assert job.end() == 0
         assert "Traceback" not in job.said()
     stage.breaker.clear(0)
-    until(lambda: stage.all_hardware() == BEFORE, 10.0)
+    until(lambda: stage.all_hardware() == BEFORE, PATIENCE_S)

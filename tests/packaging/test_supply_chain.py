@@ -220,6 +220,7 @@ def environment(folder, lock):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_wheel_has_our_licence_and_the_notices(wheel):
     with zipfile.ZipFile(wheel) as archive:
         names = {Path(name).name: name for name in archive.namelist() if ".dist-info/licenses/" in name}
@@ -228,6 +229,7 @@ def test_the_wheel_has_our_licence_and_the_notices(wheel):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_daemon_s_environment_installs_from_its_hashes_and_is_complete(wheel, tmp_path):
     made = environment(tmp_path / "venv", "requirements.lock")
     pip, python = made / "bin" / "pip", made / "bin" / "python"
@@ -245,6 +247,7 @@ def test_the_daemon_s_environment_installs_from_its_hashes_and_is_complete(wheel
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_package_that_is_not_the_one_that_was_pinned_is_refused(tmp_path):
     lock = (DAEMON / "requirements.lock").read_text()
     for digest in locked("requirements.lock")["mdurl"]["hashes"]:
