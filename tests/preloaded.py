@@ -172,7 +172,7 @@ class Command:
         return self.returncode
 
     def communicate(self, input: str | None = None, timeout: float | None = None) -> tuple[str, str]:
-        """Send ``input``, read both streams to their ends, and wait; empty text for a stream that is no pipe."""
+        """Send ``input``, read both streams to their ends, and wait; empty text for one that is no pipe, or was read."""
         read: dict[str, str] = {"stdout": "", "stderr": ""}
 
         def gather(name: str, stream: IO[str]) -> None:
@@ -180,10 +180,11 @@ class Command:
                 read[name] = stream.read()
 
         named = [("stdout", self.stdout), ("stderr", self.stderr)]
-        threads = [threading.Thread(target=gather, args=each, daemon=True) for each in named if each[1] is not None]
+        left = [each for each in named if each[1] is not None and not each[1].closed]
+        threads = [threading.Thread(target=gather, args=each, daemon=True) for each in left]
         for thread in threads:
             thread.start()
-        if self.stdin is not None:
+        if self.stdin is not None and not self.stdin.closed:
             with contextlib.suppress(BrokenPipeError), self.stdin:
                 self.stdin.write(input or "")
         self.wait(timeout)
