@@ -67,8 +67,8 @@ class House:
                 worker.join()
 
 
-# What an A100's counter shows is a sample: it looks a quarter of the time. Work that comes in pieces, with gaps where the
-# machine is busy, is up to some percent away from the truth there, whoever counts. An H200's looks all the time.
+# What an A100's counter shows is a sample: it looks a quarter of the time. Of work in pieces, with gaps where the
+# machine is busy, it may show some percent more or less than the truth. An H200's looks all the time.
 EXACT = pytest.mark.parametrize("house", ["h200"], indirect=True)
 
 

@@ -270,7 +270,7 @@ def test_a_flood_of_nonsense_leaves_memory_descriptors_and_others_as_they_were(i
             f"of processor and {grown_mib:+.1f} MiB; an honest client waited at most {1e3 * slowest_s:.1f} ms"
         )
     assert grown_mib < 16
-    assert slowest_s < 1.0
+    assert slowest_s < 5.0
     check_untouched(inside, before)
 
 

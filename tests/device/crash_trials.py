@@ -1,4 +1,4 @@
-"""Crash points of a lease, tried one after another: ``python -m tests.device.crash_trials KIND STATE [VISITS [POINTS]]``.
+"""Crash points of a lease, one after another: ``python -m tests.device.crash_trials KIND STATE [VISITS [POINTS]]``.
 
 A program of its own, in the environment of a simulator with one GPU. For n = 1, 2, … a forked child takes a lease,
 applies, applies again and releases, and is killed at the n-th line of the engine; then the file is replayed, and what
@@ -111,7 +111,7 @@ def main() -> None:
     trials, modified, wrong = 0, 0, []
 
     def trial(n: int) -> tuple[bool, str]:
-        """Somebody dies at line ``n`` (0: lives), and the next one comes; whether he lived, and at which line he was."""
+        """Somebody dies at line ``n`` (0: lives), and the next one comes; whether they lived, and their last line."""
         nonlocal trials, modified, base_mhz
         seen.write_control(0, power_limit_mw=LIMIT_MW, sm_lock_mhz=base_mhz, memory_lock_mhz=None)
         if kind == "replay":

@@ -148,7 +148,7 @@ def test_a_daemon_that_starts_says_what_it_owes_first_and_sets_nothing_there(sce
         owed = owed_in(done)
         stage.daemon.start()
         after = {uuid: 300.0 if uuid in owed else 650.0 for uuid in done}
-        until(lambda: limits_w(stage) == after, 5.0)
+        until(lambda: limits_w(stage) == after)
         _, first, _ = stage.daemon.stderr().split("joulewise daemon: ready on")  # what this one said before it served
         assert all(uuid in first for uuid in owed)
         assert set(listed_as_owed(stage)) == owed

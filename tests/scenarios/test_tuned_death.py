@@ -40,7 +40,7 @@ def small() -> Iterator[Stage]:
 
 @pytest.fixture
 def tuned(small: Stage) -> Iterator[Tuned]:
-    until(lambda: small.leases() == [], 2.0)
+    until(lambda: small.leases() == [])
     assert small.cap() == BEFORE
     with tuning(small) as job:
         yield job
@@ -58,8 +58,8 @@ def reach(tuned: Tuned, moment: str, victim: str) -> None:
 
 def as_before(tuned: Tuned) -> None:
     """The GPU comes back to what the site had set, and nobody holds it."""
-    until(lambda: tuned.stage.all_hardware() == BEFORE, 2.0)
-    until(lambda: tuned.stage.leases() == [], 2.0)
+    until(lambda: tuned.stage.all_hardware() == BEFORE)
+    until(lambda: tuned.stage.leases() == [])
 
 
 @pytest.mark.sampled
@@ -89,7 +89,7 @@ def test_a_killed_command_is_told_as_a_shell_tells_it_and_the_gpu_is_as_before(t
 def test_when_the_daemon_is_killed_the_command_goes_on_and_the_next_daemon_restores(tuned: Tuned, moment: str) -> None:
     reach(tuned, moment, "daemon")
     tuned.stage.daemon.restart()
-    until(lambda: tuned.stage.all_hardware() == BEFORE, 2.0)
+    until(lambda: tuned.stage.all_hardware() == BEFORE)
     until(lambda: "nothing is tuned any more: " in tuned.said(), PATIENCE_S)
     tuned.ended_well()
     assert tuned.end() == 0, tuned.said()
