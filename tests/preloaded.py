@@ -177,7 +177,7 @@ class Command:
         return self.returncode
 
     def communicate(self, input: str | None = None, timeout: float | None = None) -> tuple[str, str]:
-        """Send ``input``, read both streams to their ends, and wait; empty text for a stream that is no pipe."""
+        """Send ``input``, read both streams to the end, and wait; empty text for one that is no pipe, or was read."""
         read: dict[str, str] = {"stdout": "", "stderr": ""}
 
         def gather(name: str, stream: IO[str]) -> None:

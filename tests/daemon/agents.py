@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 import urllib.parse
@@ -25,6 +24,7 @@ from joulewise.cluster.declared import Declared, Report, Share
 from joulewise.core.plain import built, plain
 from joulewise.daemon import grants
 from joulewise.daemon.grants import Grant
+from tests import preloaded
 from tests.daemon.running import RunningDaemon, until
 
 TOKEN = "a-token-of-the-tests-that-is-long-enough"
@@ -111,7 +111,7 @@ class RunningAgent:
 
     def __init__(self, daemon: RunningDaemon, scheduler: Scheduler, folder: Path, host_w: float | None) -> None:
         self.daemon, self.scheduler, self.folder, self.host_w = daemon, scheduler, folder, host_w
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: preloaded.Command | None = None
         folder.mkdir(exist_ok=True)
         self.token = folder / "token"
         self.token.write_text(TOKEN + "\n")
@@ -132,10 +132,9 @@ class RunningAgent:
             **({} if self.host_w is None else {"--host-watts": self.host_w}),
         }
         words = [str(word) for pair in flags.items() for word in pair]
-        command = [sys.executable, "-m", "joulewise", "cluster", "agent", *words]
         environ = {**self.daemon.node.environment(), "JOULEWISE_POWERCAP_ROOT": str(self.folder / "no-rapl")}
         with (self.folder / "stderr").open("ab") as stderr:
-            self.process = subprocess.Popen(command, env=environ, stderr=stderr)
+            self.process = preloaded.Command("cluster", "agent", *words, env=environ, stderr=stderr)
 
     def stderr(self) -> str:
         return (self.folder / "stderr").read_text(encoding="utf-8", errors="replace")
@@ -161,10 +160,8 @@ class RunningAgent:
     def epilog(self, job: str) -> subprocess.CompletedProcess[str]:
         """``joulewise restore --job``, as an epilog runs it."""
         folders = ["--grants", str(self.daemon.grants), "--state", str(self.daemon.state)]
-        command = [sys.executable, "-m", "joulewise", "restore", "--job", job, "--socket", str(self.daemon.socket)]
-        return subprocess.run(
-            [*command, *folders], env=self.daemon.node.environment(), capture_output=True, text=True, check=False
-        )
+        words = ["restore", "--job", job, "--socket", str(self.daemon.socket), *folders]
+        return preloaded.run(*words, env=self.daemon.node.environment())
 
 
 @contextmanager

@@ -98,7 +98,7 @@ class House:
         giver("give", str(folder / "desk"))
         taker.end()
 
-    def until_as(self, before: list[Hardware], most_s: float = 5.0) -> float:
+    def until_as(self, before: list[Hardware], most_s: float = 20.0) -> float:
         """Wait until all GPUs hold what they held; seconds that it took."""
         return until(lambda: self.all_hardware() == before, most_s)
 

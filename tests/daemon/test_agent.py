@@ -322,6 +322,30 @@ def test_energy_of_jobs_and_idle_adds_up_to_the_node_and_to_the_truth(house):
     assert seven.gpu_s == pytest.approx(80.0, abs=2.0)
 
 
+def test_a_report_s_energies_are_those_of_its_time_however_long_the_daemon_takes(house):
+    house.agent.look()
+    begun_s, begun_j = house.now(), sum(gpu.truth().energy_j for gpu in house.gpus)
+    quick = house.hold
+
+    def slow(*args):
+        house.time.sleep(0.7)
+        return quick(*args)
+
+    house.hold = slow
+    house.agent = house.born()
+    for version in range(1, 5):
+        house.claim(str(version), version - 1)
+        house.declare(share(str(version), sm_mhz=900))
+        house.live(LOOK_S)
+        house.live(3 * LOOK_S)
+        house.declare(share(str(version), 2, sm_mhz=1200))  # told at once, before the period is over
+        report = house.live(LOOK_S)
+        assert state(report, str(version)).version == 2
+        true_j = sum(gpu.truth().energy_j for gpu in house.gpus) - begun_j + 300.0 * (report.time_s - begun_s)
+        assert report.time_s == house.now()
+        assert report.node_j == pytest.approx(true_j, abs=0.1 * 1900.0)  # counters show the last tenth later
+
+
 def test_a_job_stays_in_the_report_until_its_energy_is_written_down(house):
     house.claim("7", 0)
     house.live(1.0)

@@ -38,10 +38,12 @@ class House:
 
     def truth_j(self, at_unix_s):
         """What all GPUs had really drawn at a moment just ago, since which they have rested."""
-        ago_s = time.time() - at_unix_s
+        true_j = 0.0
         with self.node.client() as client:
-            truths = [client.truth(index) for index in range(4)]
-        return sum(truth.energy_j - truth.power_w * ago_s for truth in truths)
+            for index in range(4):
+                truth = client.truth(index)
+                true_j += truth.energy_j - truth.power_w * (time.time() - at_unix_s)
+        return true_j
 
     @contextmanager
     def busy(self, *indices):
@@ -65,10 +67,15 @@ class House:
                 worker.join()
 
 
+# What an A100's counter shows is a sample: it looks a quarter of the time. Of work in pieces, with gaps where the
+# machine is busy, it may show some percent more or less than the truth. An H200's looks all the time.
+EXACT = pytest.mark.parametrize("house", ["h200"], indirect=True)
+
+
 @pytest.fixture
-def house(virtual_nvml, tmp_path):
+def house(virtual_nvml, tmp_path, request):
     with ExitStack() as ending:
-        node = ending.enter_context(spawn("sim:a100-sxm*4"))
+        node = ending.enter_context(spawn(f"sim:{getattr(request, 'param', 'a100-sxm')}*4"))
         daemon = ending.enter_context(running_daemon(node, tmp_path / "daemon", site=RULES))
         words = Words(node)
         ending.callback(words.close)
@@ -129,7 +136,8 @@ def test_an_agent_that_is_killed_leaves_gpus_as_they_were_and_a_new_one_takes_ov
     house.agent.start()
     until(lambda: house.hardware()[:2] == [(400.0, 900)] * 2, 30.0)
     house.scheduler.down = False
-    after = house.scheduler.until(lambda report: report.time_s > before.time_s)
+    # Some tenths of a second, since counters show nothing new for one.
+    after = house.scheduler.until(lambda report: report.time_s > before.time_s + 0.5)
     assert (after.epoch, after.number, after.ceiling_w) == (before.epoch, before.number, 1900.0)
     assert after.jobs[0].gpu_j > before.jobs[0].gpu_j
     assert after.node_j > before.node_j
@@ -203,6 +211,7 @@ def test_where_nothing_can_be_set_the_ceiling_is_trouble(house):
     until(lambda: "1000 W cannot be kept" in house.agent.stderr(), 5.0)
 
 
+@EXACT
 def test_the_energy_of_jobs_and_idle_is_the_nodes_and_the_truth_within_one_percent(house):
     first = house.scheduler.until(lambda _: True)
     true_before_j = house.truth_j(first.time_s)
@@ -224,19 +233,23 @@ def test_the_energy_of_jobs_and_idle_is_the_nodes_and_the_truth_within_one_perce
     assert 0 < eight.gpu_j < seven.gpu_j
 
 
+@EXACT
 def test_however_often_an_agent_is_killed_no_joule_is_lost_or_counted_twice(house):
     first = house.scheduler.until(lambda _: True)
     true_before_j = house.truth_j(first.time_s)
     house.agent.claim("7", *house.uuids[:2])
     with house.busy(0, 1, 2):
-        for wait_s in (0.0, 0.4, 0.9):
+        for wait_s in (0.0, 0.4, 0.9, 0.1, 1.3):
             house.scheduler.until(lambda report: report.jobs)
             time.sleep(wait_s)
             house.agent.kill()
             house.agent.start()
         house.scheduler.until(lambda report: report.jobs)
     rested = house.scheduler.until(lambda _: True)
-    last = house.scheduler.until(lambda report: report.time_s > rested.time_s + 0.9)
+    house.scheduler.until(lambda report: report.time_s > rested.time_s + 0.9)
+    time.sleep(0.5)
+    house.scheduler.declare(share(version=2))  # told at once: its energies are of its own time, too
+    last = house.scheduler.until(applied(version=2))
     true_j = house.truth_j(last.time_s) - true_before_j
     counted_j = last.node_j - first.node_j - 300.0 * (last.time_s - first.time_s)
     assert counted_j == pytest.approx(true_j, rel=0.01)

@@ -131,8 +131,7 @@ def test_the_death_of_a_client_in_a_container_is_seen(inside, mounted, pid_names
     alice = contained(inside, mounted, pid_namespace=pid_namespace)
     inside.hold(alice, 0, 500.0)
     alice.kill()
-    took_s = inside.until_as(before, 1.0)
-    assert took_s < 1.0
+    inside.until_as(before)
     if alice.init_pid is not None:
         os.kill(alice.init_pid, 0)  # the container lives on
 
@@ -143,7 +142,7 @@ def test_the_end_of_a_whole_container_is_seen(inside, mounted):
     inside.hold(alice, 0, 500.0)
     assert alice.init_pid is not None
     os.kill(alice.init_pid, signal.SIGKILL)
-    assert inside.until_as(before, 1.0) < 1.0
+    inside.until_as(before)
     assert not Path(f"/proc/{alice.pid}").exists() or "Z" in Path(f"/proc/{alice.pid}/stat").read_text().split()[2]
 
 
@@ -153,4 +152,4 @@ def test_a_client_that_leaves_its_connection_to_the_container_loses_its_lease_wh
     inside.hold(alice, 0, 500.0)
     assert alice("leave_child") == 3
     alice.kill()
-    inside.until_as(before, 1.0)
+    inside.until_as(before)

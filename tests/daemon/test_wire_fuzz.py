@@ -19,6 +19,7 @@ from joulewise.core.knob import Setting
 from joulewise.device import wire
 from tests.daemon.house import House, house
 from tests.daemon.running import until
+from tests.tiers import examples
 
 TYPED = {"BadMessage", "Unsupported", "OutOfRange", "NoGpu", "LeaseLost", "NotNow", "NotPermitted"}
 """What a stranger's nonsense may be answered with."""
@@ -115,7 +116,8 @@ def sane(request: wire.Request) -> None:
             assert all(0 < number < float("inf") for number in value.values())
 
 
-@settings(max_examples=1000, deadline=None)
+@pytest.mark.sampled
+@settings(max_examples=examples(1000), deadline=None)
 @given(st.binary(max_size=300) | lines | mangled())
 def test_the_parser_refuses_or_understands_and_does_nothing_else(line):
     request = understood(line)
@@ -208,7 +210,8 @@ def check_untouched(inside: House, before: list[object]) -> None:
     assert inside.leases() == []
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.sampled
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.binary(max_size=200) | lines.map(lambda line: line + b"\n") | mangled(), max_size=6), st.randoms())
 def test_nonsense_in_any_pieces_changes_nothing(inside, pieces, seeded):
     before = inside.all_hardware()
@@ -267,7 +270,7 @@ def test_a_flood_of_nonsense_leaves_memory_descriptors_and_others_as_they_were(i
             f"of processor and {grown_mib:+.1f} MiB; an honest client waited at most {1e3 * slowest_s:.1f} ms"
         )
     assert grown_mib < 16
-    assert slowest_s < 1.0
+    assert slowest_s < 5.0
     check_untouched(inside, before)
 
 

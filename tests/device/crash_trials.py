@@ -1,8 +1,9 @@
-"""Every crash point of a lease, tried one after another: ``python -m tests.device.crash_trials KIND STATE [VISITS]``.
+"""Crash points of a lease, one after another: ``python -m tests.device.crash_trials KIND STATE [VISITS [POINTS]]``.
 
 A program of its own, in the environment of a simulator with one GPU. For n = 1, 2, … a forked child takes a lease,
 applies, applies again and releases, and is killed at the n-th line of the engine; then the file is replayed, and what
-the simulator's memory shows is held against what it showed before. It ends with the first child that lives. ``KIND``
+the simulator's memory shows is held against what it showed before. It ends with the first child that lives; with
+``POINTS``, and without ``TESTS=all``, only so many n are tried (``tests.tiers.sample``). ``KIND``
 is "none", "baseline" or "standing": where clocks belong; or "replay": the process that gives back dies, too; or
 "stand": an admin lets a clock stand, and no more, and then it is where the file says. The rescuer knows no baseline.
 Each line is tried the first ``VISITS`` times that it runs (1). Prints one JSON object.
@@ -10,6 +11,7 @@ Each line is tried the first ``VISITS`` times that it runs (1). Prints one JSON 
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
@@ -25,8 +27,10 @@ from joulewise.device.rescue import rescue
 from joulewise.device.saved import Saved
 from joulewise.device.vnvml_layout import ENVIRONMENT, VnvmlState
 from tests.crashing import Crash
+from tests.tiers import ALL, sample
 
 VISITS = int(sys.argv[3]) if len(sys.argv) > 3 else 1
+POINTS = int(sys.argv[4]) if len(sys.argv) > 4 and not ALL else None
 KNOBS = ("sm_mhz", "memory_mhz", "power_limit_w")
 LIMIT_MW = 612_345
 """Not the vendor's default, and not a whole watt."""
@@ -105,8 +109,10 @@ def main() -> None:
         return words.power_limit_mw, words.sm_lock_mhz, words.memory_lock_mhz
 
     trials, modified, wrong = 0, 0, []
-    lived = False
-    while not lived:
+
+    def trial(n: int) -> tuple[bool, str]:
+        """Somebody dies at line ``n`` (0: lives), and the next one comes; whether they lived, and their last line."""
+        nonlocal trials, modified, base_mhz
         seen.write_control(0, power_limit_mw=LIMIT_MW, sm_lock_mhz=base_mhz, memory_lock_mhz=None)
         if kind == "replay":
             # A lease that was killed with everything set; then its rescuer dies at line n, and a second one comes.
@@ -116,24 +122,33 @@ def main() -> None:
             keeper.take(KNOBS, Owner("lease", 0, os.getpid()))
             keeper.apply(Setting(sm_mhz=1200, memory_mhz=2201, power_limit_w=300), KNOBS)
             saved.close()
-            lived, where = in_child(replay, trials + 1, state, uuid)
+            lived, where = in_child(replay, n, state, uuid)
         elif kind == "stand":
-            lived, where = in_child(stand, trials + 1, state, uuid)
+            lived, where = in_child(stand, n, state, uuid)
         else:
-            lived, where = in_child(lease, trials + 1, state, baseline, uuid)
+            lived, where = in_child(lease, n, state, baseline, uuid)
         trials += 1
         modified += shown() != (LIMIT_MW, base_mhz, None)
         endings = replay(state, uuid)
         if kind == "stand":
             base_mhz = stands(state, uuid)
         if shown() != (LIMIT_MW, base_mhz, None):
-            wrong.append({"at": where, "shows": shown(), "endings": endings})
+            wrong.append({"at": where, "shows": shown(), "should": (LIMIT_MW, base_mhz, None), "endings": endings})
         if Saved.known(state) and stands(state, uuid) is None:
             wrong.append({"at": where, "left": Saved.known(state)})
         if replay(state, uuid):
             wrong.append({"at": where, "second replay did something": True})
+        return lived, where
+
+    lines = int(trial(0)[1].split()[0])
+    if POINTS is None:
+        lines = next(n for n in itertools.count(1) if trial(n)[0]) - 1
+    else:
+        for n in sample(range(1, lines + 1), POINTS, of=f"crash points {kind}"):
+            trial(n)
+        trial(0)  # or the GPU's lock would tell the next one of a folder that will be gone
     seen.close()
-    print(json.dumps({"trials": trials, "modified": modified, "wrong": wrong}))
+    print(json.dumps({"lines": lines, "trials": trials, "modified": modified, "wrong": wrong}))
 
 
 if __name__ == "__main__":

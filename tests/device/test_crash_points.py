@@ -12,10 +12,13 @@ from pathlib import Path
 import pytest
 
 from joulewise.device.node import RunningNode, spawn
+from tests.tiers import ALL
 
 ROOT = Path(__file__).parents[2]
 SHM = Path("/dev/shm")
 """A death takes nothing of what was written, whether or not it is on a disk: no need to wait for one."""
+POINTS = 80
+"""Of some hundred for each kind. The hardware is touched at one in seven at least."""
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +28,7 @@ def node(virtual_nvml: None, may_set: None) -> Iterator[RunningNode]:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("kind", "visits", "least"), [("none", 1, 300), ("standing", 1, 300), ("replay", 1, 150), ("stand", 3, 150)]
 )
@@ -33,7 +37,7 @@ def test_whatever_the_line_at_which_it_dies_everything_is_as_before(
 ) -> None:
     with tempfile.TemporaryDirectory(prefix="joulewise-", dir=SHM if SHM.is_dir() else None) as state:
         done = subprocess.run(
-            [sys.executable, "-m", "tests.device.crash_trials", kind, state, str(visits)],
+            [sys.executable, "-m", "tests.device.crash_trials", kind, state, str(visits), str(POINTS)],
             env=node.environment(),
             cwd=ROOT,
             capture_output=True,
@@ -43,5 +47,6 @@ def test_whatever_the_line_at_which_it_dies_everything_is_as_before(
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["wrong"] == []
-    assert found["trials"] > least  # the tracer saw the engine's lines
-    assert found["modified"] >= least / 6  # and the hardware was touched when many of them ran
+    assert found["lines"] > least  # the tracer saw the engine's lines
+    # And the hardware was touched when many of them ran.
+    assert found["modified"] >= (least / 6 if ALL else 1)

@@ -127,8 +127,7 @@ def test_a_process_that_is_killed_leaves_the_gpus_as_they_were(
     with holding(node, tmp_path) as holder:
         assert shown(seen) == DURING
         holder.process.send_signal(number)
-        took_s = wait(lambda: shown(seen) == BEFORE)
-        assert took_s < 1.0
+        wait(lambda: shown(seen) == BEFORE)
         wait(lambda: gone(holder.guardian))
     assert Saved.known(tmp_path) == ()
 

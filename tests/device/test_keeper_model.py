@@ -25,6 +25,7 @@ from joulewise.device.saved import Memory, Saved
 from joulewise.device.virtual import VirtualGpu
 from joulewise.device.virtual_controls import VirtualControls
 from joulewise.model import catalog
+from tests.tiers import examples
 
 H200 = catalog.load("h200")
 LIMITS_W = st.sampled_from([200.0, 300.0, 300.5, 412.0, 650.0])
@@ -333,9 +334,14 @@ class LivesOnDisk(Lives):
 
 _checks = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 TestInMemory = Lives.TestCase
-TestInMemory.settings = settings(max_examples=120, stateful_step_count=40, deadline=None, suppress_health_check=_checks)
+TestInMemory.settings = settings(
+    max_examples=examples(120, 0.4), stateful_step_count=40, deadline=None, suppress_health_check=_checks
+)
 TestOnDisk = LivesOnDisk.TestCase
-TestOnDisk.settings = settings(max_examples=25, stateful_step_count=40, deadline=None, suppress_health_check=_checks)
+TestOnDisk.settings = settings(
+    max_examples=examples(25, 0.4), stateful_step_count=40, deadline=None, suppress_health_check=_checks
+)
+TestInMemory.pytestmark = TestOnDisk.pytestmark = pytest.mark.sampled
 
 
 def test_a_knob_that_nobody_has_taken_cannot_be_applied() -> None:

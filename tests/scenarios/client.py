@@ -23,6 +23,7 @@ from bench.control_stage import Refused
 from joulewise.core.errors import JoulewiseError
 from joulewise.core.knob import Setting
 from joulewise.device.remote import RemoteLease
+from tests import preloaded
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,13 +32,14 @@ class Client:
     """The hand: starts a client process, tells it what to do, stops or kills it."""
 
     def __init__(self, environment: Mapping[str, str], *, uid: int | None = None) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.scenarios.client", *([] if uid is None else [str(uid)])],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=dict(environment),
+        pipe = subprocess.PIPE
+        self._process = preloaded.Command(
+            *([] if uid is None else [str(uid)]),
+            module="tests.scenarios.client",
+            env=environment,
             cwd=ROOT,
-            text=True,
+            stdin=pipe,
+            stdout=pipe,
         )
         self.pid = self._process.pid
 

@@ -38,7 +38,11 @@ Hardware = tuple[float, tuple[int, int] | None, tuple[int, int] | None]
 """A GPU's power limit in watts and its two clock locks, as the driver holds them."""
 
 
-def until(condition: Callable[[], object], deadline_s: float, *, every_s: float = 0.001) -> float:
+SOON_S = 20.0
+"""For what happens at once, on a machine that may be busy; no lease of a test ends by itself so soon."""
+
+
+def until(condition: Callable[[], object], deadline_s: float = SOON_S, *, every_s: float = 0.001) -> float:
     """Wait until ``condition`` holds; seconds that it took. AssertionError past the deadline."""
     begun_s = time.monotonic()
     while not condition():

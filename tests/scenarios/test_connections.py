@@ -22,6 +22,7 @@ from joulewise.serve import tokens
 from joulewise.serve.face_hub import MOST_LISTENERS
 from tests.scenarios.client import ROOT
 from tests.serve.serving import Serving
+from tests.tiers import sample
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="takes root, to be two other users")
 
@@ -49,10 +50,12 @@ def asked(port: int, path: str, token: str) -> list[float | None]:
 
 
 # With the hard limit at 1,024, too, there is no more room for the crowd than it takes to shut everybody out.
+SERVERS = [("serve", "ulimit -Sn 1024"), ("serve", "ulimit -n 1024"), ("cluster up", "ulimit -n 1024")]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "limit"), [("serve", "ulimit -Sn 1024"), ("serve", "ulimit -n 1024"), ("cluster up", "ulimit -n 1024")]
-)
+@pytest.mark.sampled
+@pytest.mark.parametrize(("name", "limit"), sample(SERVERS, 1, of="servers under a crowd"))
 def test_half_open_connections_of_one_user_neither_silence_nor_end_a_server(scenario, name, limit):
     shown = scenario(
         "R26",

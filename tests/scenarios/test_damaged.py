@@ -14,6 +14,7 @@ import pytest
 
 from bench.siege.saved_settings import DAMAGES, Files, as_version_1
 from joulewise.device.saved import Saved
+from tests import preloaded
 from tests.scenarios.staging import Stage, staged, until
 
 BOTH = ["power_limit_w", "sm_mhz"]
@@ -93,8 +94,7 @@ def killed(stage: Stage) -> dict[str, str]:
 
 def joulewise(stage: Stage, verb: str, *flags: str) -> subprocess.CompletedProcess[str]:
     paths = ["--state", str(stage.daemon.state), "--socket", str(stage.daemon.socket)]
-    command = [sys.executable, "-m", "joulewise", verb, *([] if verb == "doctor" else paths), *flags]
-    return subprocess.run(command, env=stage.environment(), capture_output=True, text=True, timeout=60)
+    return preloaded.run(verb, *([] if verb == "doctor" else paths), *flags, env=stage.environment())
 
 
 def limits_w(stage: Stage) -> dict[str, float]:
@@ -148,7 +148,7 @@ def test_a_daemon_that_starts_says_what_it_owes_first_and_sets_nothing_there(sce
         owed = owed_in(done)
         stage.daemon.start()
         after = {uuid: 300.0 if uuid in owed else 650.0 for uuid in done}
-        until(lambda: limits_w(stage) == after, 5.0)
+        until(lambda: limits_w(stage) == after)
         _, first, _ = stage.daemon.stderr().split("joulewise daemon: ready on")  # what this one said before it served
         assert all(uuid in first for uuid in owed)
         assert set(listed_as_owed(stage)) == owed

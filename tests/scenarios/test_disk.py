@@ -62,7 +62,7 @@ def test_on_a_full_disk_nothing_is_written_and_what_was_written_before_still_com
         # A start on the full disk: what a dead daemon left is undone all the same.
         stage.daemon.kill()
         stage.daemon.restart()
-        until(lambda: stage.all_hardware() == before, 2.0)
+        until(lambda: stage.all_hardware() == before)
         (disk / "ballast").unlink()
         last = stage.client()
         last("take", gpus=stage.uuids, knobs=BOTH)
@@ -83,7 +83,7 @@ def test_on_a_read_only_disk_nothing_is_written_and_the_daemon_starts(scenario):
         subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
         try:
             stage.daemon.restart()
-            until(lambda: stage.all_hardware() == before, 2.0)
+            until(lambda: stage.all_hardware() == before)
             writes = stage.writes()
             refusal = stage.client().refused("take", gpus=stage.uuids, knobs=BOTH)
             assert refusal.kind == "NotSaved"
@@ -108,7 +108,7 @@ def test_a_corrupt_journal_is_set_aside_and_the_daemon_starts(damage: bytes, sce
         journal.write_bytes(damage)
         stage.daemon.restart()
         # The other GPU's own file tells; this one's limit is not known any more and stays, its clocks are unlocked.
-        until(lambda: stage.all_hardware() == [(400.0, None, None), before[1]], 2.0)
+        until(lambda: stage.all_hardware() == [(400.0, None, None), before[1]])
         aside = list(Path(stage.daemon.state).glob("*.corrupt-*"))
         assert [path.read_bytes() for path in aside] == [damage]
         assert _told_of(stage)

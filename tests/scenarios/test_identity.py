@@ -64,8 +64,8 @@ def test_a_pid_that_is_used_again_has_no_rights(inside, scenario):
     finally:
         inside.daemon.signal(signal.SIGCONT)
     assert error(bob("hear_twin")) in ("NotPermitted", "hung up")
-    ended_s = inside.until_as(before, 1.0)
-    until(lambda: inside.leases() == [], 1.0)
+    ended_s = inside.until_as(before)
+    until(lambda: inside.leases() == [])
     # On a connection of its own it is what it is: Bob.
     bob("twin_connects", str(inside.daemon.socket))
     bob("tell_twin", {"op": "hello"})
@@ -98,10 +98,10 @@ def test_a_child_of_a_login_shell_that_dies_leaves_nothing_behind_while_the_shel
         assert inside.hardware(0) == (500.0, (345, 1200))
         begun_s = time.monotonic()
         os.kill(child, signal.SIGKILL)  # and the shell does not even wait for it: it stays a zombie
-        inside.until_as(before, 1.0)
+        inside.until_as(before)
         took_s.append(time.monotonic() - begun_s)
         assert "ok" in shell.ask("hello")
-        until(lambda: inside.leases() == [], 1.0)
+        until(lambda: inside.leases() == [])
     shown.saw(f"median {1e3 * statistics.median(took_s):.1f} ms, worst of {len(took_s)} {1e3 * max(took_s):.1f} ms")
     shell.close()
 

@@ -31,7 +31,7 @@ def test_where_one_rank_of_eight_gets_no_lease_no_rank_keeps_a_cap(stage: Stage,
         answers = [rank.outcome(), rank.outcome()]
         assert answers[0] in ("ok", "LeaseTaken", "LeaseLost", "NotNow")
         assert answers[1] in ("LeaseLost", "NotNow", "AssertionError")
-    until(lambda: [lease["pid"] for lease in stage.leases()] == [stranger.pid], 2.0)
+    until(lambda: [lease["pid"] for lease in stage.leases()] == [stranger.pid])
     assert stage.all_hardware() == before
     assert stage.writes() == writes
     stranger("release")
@@ -49,7 +49,7 @@ def test_where_one_rank_of_eight_dies_all_caps_end(stage: Stage, scenario):
     assert [limit_w for limit_w, _, _ in stage.all_hardware()] == [400.0] * 8
     begun_s = time.monotonic()
     ranks[3].kill()
-    until(lambda: stage.all_hardware() == before, 1.0)
+    until(lambda: stage.all_hardware() == before)
     took_s = time.monotonic() - begun_s
     for rank in ranks[:3] + ranks[4:]:
         assert rank.refused("apply", power_limit_w=300).kind == "LeaseLost"

@@ -19,6 +19,7 @@ import pytest
 from joulewise.store import Database, views
 from tests.scenarios.staging import SITE_CAP_W, Stage, staged, until
 from tests.scenarios.tuned import PATIENCE_S, Tuned, tuning
+from tests.tiers import sample
 
 pytestmark = [pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user, too"), pytest.mark.slow]
 
@@ -39,7 +40,7 @@ def small() -> Iterator[Stage]:
 
 @pytest.fixture
 def tuned(small: Stage) -> Iterator[Tuned]:
-    until(lambda: small.leases() == [], 2.0)
+    until(lambda: small.leases() == [])
     assert small.cap() == BEFORE
     with tuning(small) as job:
         yield job
@@ -57,11 +58,12 @@ def reach(tuned: Tuned, moment: str, victim: str) -> None:
 
 def as_before(tuned: Tuned) -> None:
     """The GPU comes back to what the site had set, and nobody holds it."""
-    until(lambda: tuned.stage.all_hardware() == BEFORE, 2.0)
-    until(lambda: tuned.stage.leases() == [], 2.0)
+    until(lambda: tuned.stage.all_hardware() == BEFORE)
+    until(lambda: tuned.stage.leases() == [])
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.sampled
+@pytest.mark.parametrize("moment", sample(MOMENTS, 2, of="death of the parent"))
 def test_a_killed_parent_leaves_the_gpu_as_before_and_the_command_to_its_end(tuned: Tuned, moment: str) -> None:
     reach(tuned, moment, "parent")
     tuned.process.kill()
@@ -71,7 +73,8 @@ def test_a_killed_parent_leaves_the_gpu_as_before_and_the_command_to_its_end(tun
     assert tuned.stage.all_hardware() == BEFORE
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.sampled
+@pytest.mark.parametrize("moment", sample(MOMENTS, 2, of="death of the command"))
 def test_a_killed_command_is_told_as_a_shell_tells_it_and_the_gpu_is_as_before(tuned: Tuned, moment: str) -> None:
     reach(tuned, moment, "command")
     os.kill(tuned.job, signal.SIGKILL)
@@ -81,11 +84,12 @@ def test_a_killed_command_is_told_as_a_shell_tells_it_and_the_gpu_is_as_before(t
     assert "Traceback" not in tuned.said()
 
 
-@pytest.mark.parametrize("moment", ["first probes", "comparison"])
+@pytest.mark.sampled
+@pytest.mark.parametrize("moment", sample(["first probes", "comparison"], 1, of="death of the daemon"))
 def test_when_the_daemon_is_killed_the_command_goes_on_and_the_next_daemon_restores(tuned: Tuned, moment: str) -> None:
     reach(tuned, moment, "daemon")
     tuned.stage.daemon.restart()
-    until(lambda: tuned.stage.all_hardware() == BEFORE, 2.0)
+    until(lambda: tuned.stage.all_hardware() == BEFORE)
     until(lambda: "nothing is tuned any more: " in tuned.said(), PATIENCE_S)
     tuned.ended_well()
     assert tuned.end() == 0, tuned.said()

@@ -24,6 +24,7 @@ from joulewise.serve import tokens
 from joulewise.serve.cluster_client import ClusterClient
 from joulewise.serve.tokens import Scope
 from joulewise.store import open_store
+from tests import preloaded
 from tests.scenarios.someone import as_user, asking
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="it takes root to be several users")
@@ -46,9 +47,9 @@ class Up:
 
     def __init__(self, home: Path, *flags: str) -> None:
         self.environ = {"JOULEWISE_HOME": str(home)}
-        words = [sys.executable, "-m", "joulewise", "cluster", "up", "--engine", "sim", *GPUS, "--port", "0", *flags]
-        environ = {**os.environ, **self.environ, "OPENBLAS_NUM_THREADS": "1"}
-        self.process = subprocess.Popen(words, env=environ, stderr=subprocess.PIPE, text=True)
+        words = ["cluster", "up", "--engine", "sim", *GPUS, "--port", "0", *flags]
+        environ = {**os.environ, **self.environ}
+        self.process = preloaded.Command(*words, env=environ, stderr=subprocess.PIPE)
         self.said = ""
 
     def begin(self) -> None:

@@ -94,6 +94,7 @@ class Report:
 
     node: str
     time_s: float
+    """When its energies were counted, seconds since 1970."""
     epoch: int
     number: int
     power_w: float | None

@@ -130,7 +130,7 @@ class Agent:
             except JoulewiseError as error:
                 self._say(f"job {id} is over, but its claim cannot be taken back: {error}")
         if left:
-            self._count(self._now(), self._claims.look())
+            self._count(self._claims.look())
             self._news = True
 
     @property
@@ -146,8 +146,8 @@ class Agent:
         claims = self._claims.look()
         due = now_s - self._reported_s >= self.period_s or now_s < self._reported_s
         changed = claims != self._held or self._news
-        if due or claims != self._held:
-            self._count(now_s, claims)
+        if claims != self._held:  # what was drawn until now is theirs who have held the GPUs until now
+            self._count(claims)
         changed |= self._hands.keep(claims)
         ceiling_w = None if self._heard.declared is None else self._heard.declared.ceiling_w
         if ceiling_w is not None or due or changed:
@@ -161,17 +161,19 @@ class Agent:
         if not (due or changed):
             return None
         self._reported_s = now_s
+        self._count(claims)
         return self.report()
 
     def close(self) -> None:
         """Give all leases back, and keep what was drawn until now."""
         try:
-            self._count(self._now(), self._claims.look())
+            self._count(self._claims.look())
         finally:
             self._hands.release()
 
-    def _count(self, now_s: float, claims: tuple[Claim, ...]) -> None:
+    def _count(self, claims: tuple[Claim, ...]) -> None:
         """Enter what was drawn since the last count, and keep it before anybody is told."""
+        now_s = self._now()
         shown_j: dict[str, float] = {}
         for uuid, gpu in self._gpus.items():
             try:
@@ -296,12 +298,12 @@ class Agent:
         return None if len(known) < len(powers) else sum(known) + (self._host.power_w or 0.0)
 
     def report(self) -> Report:
-        """How things are, as of the last look."""
-        declared = self._heard.declared
+        """How things are, as of the last look; its time is that of its energies, so that both give a power."""
+        declared, counted_s = self._heard.declared, self._accounts.time_s
         holders = {gpu: claim.id for claim in self._held or () for gpu in claim.gpus}
         return Report(
             node=self.node,
-            time_s=self._now(),
+            time_s=self._now() if counted_s is None else counted_s,
             epoch=0 if declared is None else declared.epoch,
             number=0 if declared is None else declared.number,
             power_w=self.power_w,

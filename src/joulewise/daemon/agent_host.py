@@ -7,9 +7,12 @@ declared watts are counted over such gaps, too.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
 from joulewise.device.host import HostEnergy
+
+MEAN_S: Final = 0.1
+"""Power is a mean over at least so long: an agent may count twice within a few milliseconds."""
 
 
 class Host(Protocol):
@@ -17,7 +20,7 @@ class Host(Protocol):
 
     @property
     def power_w(self) -> float | None:
-        """Mean power between the last two calls of ``drawn_j``; None where that is not known."""
+        """Power lately, as of the last call of ``drawn_j``; None where that is not known."""
         ...
 
     @property
@@ -59,12 +62,12 @@ class CountedHost:
 
     def __init__(self, energy: HostEnergy) -> None:
         self._energy = energy
-        self._before = energy.read()
+        self._before = self._mean_from = energy.read()
         self._power_w: float | None = None
 
     @property
     def power_w(self) -> float | None:
-        """Mean power between the last two calls."""
+        """Mean power since a call at least ``MEAN_S`` before the last: counters step, and calls may be close by."""
         return self._power_w
 
     @property
@@ -77,8 +80,11 @@ class CountedHost:
         after = self._energy.read()
         window = self._energy.between(self._before, after)
         self._before = after
-        if window.energy_j is not None and window.duration_s > 0:
-            self._power_w = window.energy_j / window.duration_s
+        mean = self._energy.between(self._mean_from, after)
+        if mean.duration_s >= MEAN_S:
+            self._mean_from = after
+            if mean.energy_j is not None:
+                self._power_w = mean.energy_j / mean.duration_s
         return window.energy_j
 
 
