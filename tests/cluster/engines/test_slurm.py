@@ -174,6 +174,26 @@ def test_a_resized_job_goes_on_from_its_checkpoint_and_ends_once_with_the_right_
     assert result(order) == [str(sum(range(120))), "2"]
 
 
+def test_a_job_that_is_moved_before_its_command_has_begun_goes_on_elsewhere_and_has_not_failed(stage: Stage) -> None:
+    """A signal would end Slurm's TaskProlog, and the task with it, with exit code 1."""
+    engine = stage.made()
+    engine.take(stage.next_epoch())
+    prolog = stage.site.folder / "task-prolog"
+    before = prolog.read_text()
+    prolog.write_text(before.replace("#!/bin/sh\n", "#!/bin/sh\nsleep 2\n"))
+    try:
+        order = stage.training(steps=100)
+        engine.submit(order)
+        engine.start(order.name, {"n1": 2})
+        stage.until_state(order.name, "running", engine)
+        assert not (Path(order.directory) / "checkpoint").exists()
+        engine.resize(order.name, {"n2": 2})
+        ended = stage.until_state(order.name, "ended", engine)
+    finally:
+        prolog.write_text(before)
+    assert (ended.starts, result(order)) == (2, [str(sum(range(100))), "2"])
+
+
 def test_a_job_whose_node_dies_is_held_for_the_scheduler_and_runs_again_elsewhere(stage: Stage) -> None:
     engine = stage.engine
     order = stage.training(steps=150)

@@ -196,7 +196,7 @@ def test_a_forgotten_job_is_handed_in_with_its_own_environment_and_nobody_elses(
     ((words, script, environ),) = slurm.handed
     assert environ == b"HOME=/h\0LINES=a\nb=c\0"
     assert f"--comment={comment}" in words
-    assert script == slurm_order.script(order)
+    assert script == slurm_order.script(order, folder)
     slurm.has_job(8, comment, user_id=os.getuid())
     engine.wait(0.0)
     assert len(slurm.handed) == 1
