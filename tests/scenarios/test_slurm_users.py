@@ -298,7 +298,7 @@ def test_a_scheduler_killed_right_after_a_cancellation_leaves_the_next_one_to_sa
     done = ("take", "start", "resize", "preempt", "power", "account", "declare")
     others = [f"{when} {what}" for what in (*done, "Led", "Ordered", "Aimed", "Turned") for when in ("before", "after")]
     deaths.write_text("".join(f"{step}\n" for step in (*others, "before stop")))
-    stack.start_scheduler(command=SUICIDAL, environ=suicidal(deaths))
+    stack.start_scheduler(command=SUICIDAL, environ=suicidal(deaths, once=True))
     assert ben.cluster(stack, "cancel", "late").returncode == 0
     deadline_s = time.monotonic() + 60.0
     while stack.scheduler_alive or in_squeue(stack, number):
