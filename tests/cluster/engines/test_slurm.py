@@ -178,16 +178,21 @@ def test_a_job_that_is_moved_before_its_command_has_begun_goes_on_elsewhere_and_
     """A signal would end Slurm's TaskProlog, and the task with it, with exit code 1."""
     engine = stage.made()
     engine.take(stage.next_epoch())
-    prolog = stage.site.folder / "task-prolog"
+    prolog, begun, go = (stage.site.folder / name for name in ("task-prolog", "begun", "go"))
     before = prolog.read_text()
-    prolog.write_text(before.replace("#!/bin/sh\n", "#!/bin/sh\nsleep 2\n"))
+    waits = f'if [ "$SLURM_STEP_ID" = 0 ]; then : >{begun}; while [ ! -e {go} ]; do sleep 0.05; done; fi\n'
+    prolog.write_text(before.replace("#!/bin/sh\n", f"#!/bin/sh\n{waits}"))
     try:
         order = stage.training(steps=100)
         engine.submit(order)
         engine.start(order.name, {"n1": 2})
+        stage.until(begun.exists, engine)
         stage.until_state(order.name, "running", engine)
-        assert not (Path(order.directory) / "checkpoint").exists()
         engine.resize(order.name, {"n2": 2})
+        for _ in range(4):
+            engine.wait(0.3)
+            assert stage.job(order.name, engine).state == "leaving"
+        go.touch()
         ended = stage.until_state(order.name, "ended", engine)
     finally:
         prolog.write_text(before)
