@@ -35,8 +35,8 @@ pytestmark = [
 ]
 
 FLAGS = ("--no-power-off", "--round", "1s", "--start", "2s", "--restart", "3s", "--grace", "2s")
-WATCHED = 20
-"""Rounds after all jobs are known: a job that claims everything is let in by the first."""
+WATCHED_S = 20.0
+"""After all jobs are known, many times the 1 s between rounds: a job that claims everything is let in by the first."""
 OVER = ("ended", "failed", "cancelled")
 
 
@@ -71,11 +71,12 @@ def submit(stack: SlurmStack, user: User, name: str, gpus: int, *flags: str) -> 
 
 
 def least_gpus(stack: SlurmStack, two: tuple[str, str], *third: str) -> dict[str, int]:
-    """The fewest GPUs that the jobs of two users ever have, over many rounds with those of the third."""
+    """The fewest GPUs that the jobs of two users ever have, over a while with those of the third."""
     stack.until(lambda status: set(third) <= {job.name for job in status.jobs}, "the third's are known")
-    begun = stack.client.status().rounds
     least: dict[str, int] = {}
-    while (status := stack.client.status()).rounds < begun + WATCHED:
+    until_s = time.monotonic() + WATCHED_S
+    while time.monotonic() < until_s:
+        status = stack.client.status()
         for job in status.jobs:
             if job.name in two:
                 least[job.name] = min(least.get(job.name, job.gpus), job.gpus)
