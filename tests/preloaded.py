@@ -249,7 +249,7 @@ def run(
 # The forking process.
 
 
-def _preload() -> None:
+def preload() -> None:
     """Import what commands import, but for what only few of them need and what starts threads."""
     import importlib
     import pkgutil
@@ -360,7 +360,7 @@ def _become(request: Mapping[str, Any]) -> None:
 
 def _main() -> None:
     asked = socket.socket(fileno=int(sys.argv[1]))
-    _preload()
+    preload()
     gc.collect()
     gc.freeze()  # what a child's collector looks at, the child must copy
     request = _serve(asked)

@@ -27,7 +27,7 @@ STEP_S = 0.5
 """Of a step of all jobs on one GPU, nothing set."""
 SUICIDAL = (sys.executable, "-m", "tests.slurm_stack")
 """Instead of ``joulewise cluster``: a scheduler that kills itself at every step of its round, each once."""
-_STRUCK = "JOULEWISE_TEST_STRUCK"
+_STRUCK, _ONCE = "JOULEWISE_TEST_STRUCK", "JOULEWISE_TEST_ONCE"
 
 
 @contextmanager
@@ -204,9 +204,9 @@ def struck(path: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-def suicidal(path: Path) -> dict[str, str]:
-    """The environment of one that writes down there where it died."""
-    return {_STRUCK: str(path), "PYTHONPATH": str(Path(__file__).parents[1])}
+def suicidal(path: Path, *, once: bool = False) -> dict[str, str]:
+    """The environment of one that writes down there where it died, and is started again at once, unless ``once``."""
+    return {_STRUCK: str(path), _ONCE: "1" if once else "", "PYTHONPATH": str(Path(__file__).parents[1])}
 
 
 def _main() -> None:
@@ -214,7 +214,14 @@ def _main() -> None:
 
     from joulewise.cli import main
     from joulewise.cluster import scheduler
+    from tests.preloaded import preload
 
+    # Whoever starts it again has loaded all that it needs: two dozen cold starts would be most of a test.
+    preload()
+    while child := os.fork():
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if code != -signal.SIGKILL or os.environ[_ONCE]:
+            sys.exit(1 if code < 0 else code)
     path = Path(os.environ[_STRUCK])
     done = set(struck(path))
 

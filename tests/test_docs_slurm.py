@@ -22,7 +22,12 @@ from tests.frameworks.installed import python_path
 
 pytest.importorskip("fastapi", reason="the server's packages are not installed (pip install 'joulewise[server]')")
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("slurm"), pytest.mark.usefixtures("virtual_nvml", "may_set")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.exhaustive,
+    pytest.mark.xdist_group("slurm"),
+    pytest.mark.usefixtures("virtual_nvml", "may_set"),
+]
 
 LONGEST_S = 120.0
 

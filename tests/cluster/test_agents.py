@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulewise.cluster.agents import AgentDesk
 from joulewise.cluster.declared import Declared, JobEnergy, Report, Share, ShareReport
 from joulewise.core.knob import DEFAULT, Setting
+from tests.tiers import examples
 
 SLOW, FAST = Setting(sm_mhz=900), Setting(sm_mhz=1400)
 
@@ -335,7 +337,8 @@ NODES = ("a", "b", "c")
 MOST = dict.fromkeys(NODES, 4000.0)
 
 
-@settings(max_examples=200, deadline=None)
+@pytest.mark.sampled
+@settings(max_examples=examples(200), deadline=None)
 @given(data=st.data())
 def test_whatever_agents_hear_and_when_ceilings_in_force_and_on_their_way_never_sum_to_more_than_the_room(
     data: st.DataObject,
@@ -382,7 +385,8 @@ def test_whatever_agents_hear_and_when_ceilings_in_force_and_on_their_way_never_
     assert {agent.node: agent.ceiling_w for agent in agents} == {node: desk.ceiling_w(node) for node in NODES}
 
 
-@settings(max_examples=100, deadline=None)
+@pytest.mark.sampled
+@settings(max_examples=examples(100), deadline=None)
 @given(data=st.data())
 def test_nodes_of_one_job_are_never_told_two_firm_versions_beyond_one_exchange_each(data: st.DataObject) -> None:
     clock, desk, agents = rig(*NODES)

@@ -29,6 +29,7 @@ from joulewise.core.errors import BadSpec
 from joulewise.core.knob import DEFAULT, Setting
 from joulewise.model import catalog
 from tests.cluster.toys import CLOCKS_MHZ, TOY, first_come, toy_ways
+from tests.tiers import examples
 
 OTHER = Kind("other", nodes=2, gpus_per_node=4, idle_gpu_w=30.0, host_w=500.0, off_w=10.0)
 POLICIES: dict[str, Allocator] = {"priced": priced(), "fair": priced(Terms(fairness=1.0)), "fifo": fifo()}
@@ -185,14 +186,16 @@ def cases(draw: st.DrawFn, speaking: tuple[str, ...]) -> Case:
     )
 
 
+@pytest.mark.sampled
 @given(case=cases(("a",)))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 def test_nothing_that_one_user_says_lowers_the_gpus_of_any_other(case: Case) -> None:
     assert not case.lowered({"b", "c"})
 
 
+@pytest.mark.sampled
 @given(case=cases(("a", "b")))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 def test_nothing_that_several_users_say_lowers_the_gpus_of_one_who_says_nothing(case: Case) -> None:
     assert not case.lowered({"c"})
 
@@ -320,8 +323,9 @@ def after_a_round(
     return held
 
 
+@pytest.mark.sampled
 @given(drawn=orders())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_no_optional_field_of_an_order_and_no_progress_lowers_another_users_gpus(
     drawn: tuple[tuple[Order, ...], tuple[Order, ...], tuple[int, ...], Progress | None],
 ) -> None:

@@ -15,6 +15,7 @@ from joulewise.cluster.cap_feed import CapFeed
 from joulewise.cluster.limits import Limits
 from joulewise.core.errors import BadSpec
 from joulewise.core.event import Limited
+from tests.tiers import examples
 
 
 def said(limits: Limits, event: Limited) -> Limited:
@@ -326,7 +327,8 @@ def spoken(words: Words, **how: float) -> tuple[Limits, list[Limited]]:
     return limits, events
 
 
-@settings(max_examples=100, deadline=None)
+@pytest.mark.sampled
+@settings(max_examples=examples(100), deadline=None)
 @given(WORDS, st.lists(st.floats(0.0, 6000.0), min_size=1, max_size=8))
 def test_the_same_events_heard_again_give_the_same_limits_to_the_last_bit(words: Words, times: list[float]) -> None:
     limits, events = spoken(words, most_w=40_000.0)
@@ -335,7 +337,8 @@ def test_the_same_events_heard_again_give_the_same_limits_to_the_last_bit(words:
         assert again.at(time_s) == limits.at(time_s)
 
 
-@settings(max_examples=100, deadline=None)
+@pytest.mark.sampled
+@settings(max_examples=examples(100), deadline=None)
 @given(WORDS, st.floats(0.5, 100.0))
 def test_with_a_ramp_on_every_word_the_cap_never_moves_faster(words: Words, ramp: float) -> None:
     limits, events = spoken([(*word[:4], ramp) for word in words], most_w=40_000.0)
@@ -346,7 +349,8 @@ def test_with_a_ramp_on_every_word_the_cap_never_moves_faster(words: Words, ramp
         assert abs(two - one) <= ramp * 7.0 + 1e-6
 
 
-@settings(max_examples=100, deadline=None)
+@pytest.mark.sampled
+@settings(max_examples=examples(100), deadline=None)
 @given(WORDS, st.floats(0.0, 4000.0), st.floats(0.0, 1000.0))
 def test_the_lowest_over_a_while_is_never_above_any_cap_in_it(words: Words, from_s: float, for_s: float) -> None:
     limits, events = spoken(words, most_w=40_000.0)
@@ -357,7 +361,8 @@ def test_the_lowest_over_a_while_is_never_above_any_cap_in_it(words: Words, from
         assert cap_w is None or (lowest is not None and lowest <= cap_w + 1e-6)
 
 
-@settings(max_examples=60, deadline=None)
+@pytest.mark.sampled
+@settings(max_examples=examples(60), deadline=None)
 @given(WORDS, st.floats(100.0, 30_000.0), st.floats(0.0, 3000.0))
 def test_a_later_word_never_changes_what_was_in_force_before_it(words: Words, cap_w: float, at_s: float) -> None:
     limits, events = spoken(words, most_w=40_000.0)

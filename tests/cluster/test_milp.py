@@ -11,6 +11,7 @@ from joulewise.cluster.milp import Limit, best, shortest
 from joulewise.cluster.state import Budget, Snapshot
 from joulewise.core.errors import BadSpec
 from tests.cluster.allocators.snapshots import job, snapshot, snapshots
+from tests.tiers import examples
 
 
 def test_the_best_of_a_small_case_is_what_counting_finds() -> None:
@@ -24,8 +25,9 @@ def test_the_best_of_a_small_case_is_what_counting_finds() -> None:
     assert best(-value[:1], [Limit(gpus, 4.0)]).choice.tolist() == [-1]
 
 
+@pytest.mark.sampled
 @given(seen=snapshots(), energy_j=st.floats(1e3, 1e8), power_w=st.floats(1e3, 2e4), more=st.floats(1.0, 3.0))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_more_budget_never_lengthens_the_optimum(seen: Snapshot, energy_j: float, power_w: float, more: float) -> None:
     tight, least_s = shortest(seen, Budget(energy_j=energy_j, power_w=power_w), gap=1e-6)
     for budget in (

@@ -20,6 +20,7 @@ from joulewise.cluster.state import Allocator, Budget, Kind, Snapshot
 from joulewise.cluster.tariff import Tariff
 from joulewise.core.errors import BadSpec
 from tests.cluster.toys import TOY, ToyTruth, first_come, thrifty, toy_job
+from tests.tiers import examples
 
 PERIOD_S = 21_600.0
 FULL_W = TOY.nodes * (TOY.host_w + 8 * 300.0)
@@ -73,7 +74,8 @@ def test_with_models_wrong_by_a_fifth_the_budget_is_never_passed_and_used_while_
     assert not out.unfinished
 
 
-@settings(max_examples=25, deadline=None)
+@pytest.mark.sampled
+@settings(max_examples=examples(25), deadline=None)
 @given(
     st.floats(300.0, 2000.0),
     st.lists(st.tuples(st.floats(0.0, 3 * PERIOD_S), st.floats(100.0, 5000.0)), min_size=2, max_size=4),
@@ -149,7 +151,8 @@ def test_a_model_wrong_by_twice_does_not_pass_the_budget_either() -> None:
     assert max(used) <= 1.01
 
 
-@settings(max_examples=25, deadline=None)
+@pytest.mark.sampled
+@settings(max_examples=examples(25), deadline=None)
 @given(st.integers(0, 10_000), st.floats(0.15, 1.0), st.booleans(), st.sampled_from([1000.0, 1200.0, 2000.0]))
 def test_a_cap_of_watts_is_never_passed_where_power_is_known(
     seed: int, share: float, sleeping: bool, boot_w: float

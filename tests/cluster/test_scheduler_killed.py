@@ -11,6 +11,7 @@ from joulewise.cluster.state import Allocation, Budget, Snapshot
 from joulewise.core.event import Aimed, Ordered, Turned
 from tests.cluster.toy_engine import Rig
 from tests.cluster.toys import TOY, toy_job
+from tests.tiers import sample
 
 
 class Killed(BaseException):
@@ -85,22 +86,23 @@ def check(one: Rig) -> None:
     assert [said.about for said in one.site.heard if said.what == "submitted"] == list(one.site.jobs)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("agents", [False, True])
 def test_killed_at_every_step_every_job_ends_once_with_all_its_work_done(agents: bool) -> None:
     said = steps_of(rig(agents=agents))
     assert {"before start", "after start", "before resize", "before Aimed", "after Turned"} <= set(said)
     # With agents there are hundreds: a few of each kind, and all without.
     often = Counter[str]()
-    tried = 0
+    points = []
     for when, what in enumerate(said, start=1):
         often[what] += 1
-        if agents and often[what] > 4:
-            continue
+        if not agents or often[what] <= 4:
+            points.append(when)
+    assert len(points) > 40
+    for when in sample(points, 12, of=f"a scheduler's steps, {agents}"):
         one = rig(agents=agents)
         killed_at(one, when)
         check(one)
-        tried += 1
-    assert tried > 40
 
 
 def test_what_was_aimed_at_is_said_again_and_changed_only_by_a_new_decision() -> None:

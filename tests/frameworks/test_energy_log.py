@@ -213,7 +213,16 @@ def running() -> Iterator[node.RunningNode]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["wandb", "tensorboard", "huggingface", "lightning"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "wandb",
+        "tensorboard",
+        # Through another's trainer: the same two logs.
+        pytest.param("huggingface", marks=pytest.mark.exhaustive),
+        pytest.param("lightning", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_the_real_packages_have_energy_next_to_the_loss(
     running: node.RunningNode, client: Client, tmp_path: Path, how: str
 ) -> None:

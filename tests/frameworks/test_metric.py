@@ -99,6 +99,8 @@ def test_only_rank_0_is_heard(tmp_path):
 def test_the_answer_to_an_epoch_is_known_right_after_it(tmp_path):
     script = (
         "import joulewise\n"
+        "from joulewise.frameworks import metric\n"
+        "metric.ANSWER_S = 60.0\n"  # a busy machine may keep the reader waiting
         "for epoch in range(1, 100):\n"
         "    joulewise.metric(epoch=epoch, a=1)\n"
         "    if joulewise.should_stop(): break\n"
@@ -113,15 +115,19 @@ def test_the_answer_to_an_epoch_is_known_right_after_it(tmp_path):
 
 def test_an_answer_that_never_comes_is_waited_for_once(tmp_path):
     script = (
-        "import joulewise, time\n"
+        "import joulewise\n"
         "from joulewise.frameworks import metric\n"
-        "waited = []\n"
+        "class Time:\n"
+        "    now_s = 0.0\n"
+        "    def monotonic(self): return self.now_s\n"
+        "    def sleep(self, for_s): self.now_s += for_s\n"
+        "metric.time = Time()\n"
         "for epoch in range(1, 4):\n"
         "    joulewise.metric(epoch=epoch, a=1)\n"
-        "    began = time.monotonic(); joulewise.should_stop(); waited.append(time.monotonic() - began)\n"
-        "print(waited[0] >= metric.ANSWER_S, sum(waited[1:]) < waited[0])\n"
+        "    joulewise.should_stop()\n"
+        "    print(metric.time.now_s >= metric.ANSWER_S, metric.time.now_s < 2 * metric.ANSWER_S)\n"
     )
-    assert ran(script, tmp_path) == "True True\n"
+    assert ran(script, tmp_path) == "True True\n" * 3
 
 
 def test_forked_children_tell_in_files_of_their_own(tmp_path):
@@ -138,6 +144,7 @@ def test_forked_children_tell_in_files_of_their_own(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive  # that of a Hugging Face trainer at work is in test_trainers
 def test_a_hugging_face_trainer_tells_its_evaluations_and_stops_when_told(tmp_path, client: Client):
     told = tmp_path / "told"
     told.mkdir()
@@ -148,6 +155,7 @@ def test_a_hugging_face_trainer_tells_its_evaluations_and_stops_when_told(tmp_pa
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_lightning_trainer_tells_what_it_logs_and_stops_when_told(tmp_path, client: Client):
     told = tmp_path / "told"
     told.mkdir()

@@ -20,7 +20,7 @@ from tests.frameworks.installed import python_path
 from tests.peers.conftest import PEERS, ROOT, absent
 from tests.scenarios.staging import Stage, staged, until
 
-pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("virtual_nvml", "may_set")]
+pytestmark = pytest.mark.usefixtures("virtual_nvml", "may_set")
 
 RANKS = 4
 SPEED = 12.0
@@ -163,6 +163,7 @@ def killed(stage: Stage, environ: dict[str, str], tmp_path_factory: pytest.TempP
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_a_killed_rank_leaves_no_clock_behind_on_any_gpu(killed: Job, stage: Stage) -> None:
     until(lambda: all(sm is None for _, sm, _ in stage.all_hardware()), 10.0)
     until(lambda: all(each.poll() is not None for each in killed.ranks), 60.0)
@@ -172,6 +173,7 @@ def test_a_killed_rank_leaves_no_clock_behind_on_any_gpu(killed: Job, stage: Sta
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_energy_falls_by_what_the_plan_promised_under_a_truth_that_it_cannot_represent(killed: Job) -> None:
     until(lambda: killed.ranks[0].poll() is not None, 60.0)
     found = SUMMARY.search(killed.said(0))
@@ -185,6 +187,7 @@ def test_energy_falls_by_what_the_plan_promised_under_a_truth_that_it_cannot_rep
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_every_loss_is_bit_by_bit_that_of_the_run_without_a_plan(killed: Job) -> None:
     plain, followed = (killed.log(RANKS - 1, which)[:COMPARED] for which in ("plain", "followed"))
     assert len(plain) == len(followed) == COMPARED
@@ -193,6 +196,7 @@ def test_every_loss_is_bit_by_bit_that_of_the_run_without_a_plan(killed: Job) ->
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_only_the_first_rank_speaks_and_says_one_line(killed: Job) -> None:
     until(lambda: all(each.poll() is not None for each in killed.ranks), 60.0)
     lines = [[line for line in killed.said(rank).splitlines() if "joulewise: " in line] for rank in range(RANKS)]

@@ -29,6 +29,7 @@ def start(peers: Path, folder: Path, *more: object, rank: int | None = None) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_torch_script_is_stopped_resized_and_paused_and_ends_with_the_same_weights(peers: Path, tmp_path: Path):
     folder = tmp_path / "checkpoints"
     first = start(peers, folder, int(signal.SIGTERM), 0, ENDED)

@@ -92,6 +92,7 @@ def environ_with_smi(tmp_path: Path) -> Iterator[tuple[RunningNode, dict[str, st
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_joulewise_zeus_codecarbon_wandb_and_the_truth_agree_within_1_percent(
     peers: Path,
     tmp_path: Path,

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.peers.conftest import Sim
+from tests.tiers import sample
 
 # The CPU build of PyTorch has all of ``torch.cuda`` but the calls of the CUDA runtime. This one answers as the runtime
 # of a CUDA build does where there is no driver.
@@ -39,7 +40,8 @@ print(CUDAAccelerator.is_available(), len(states.get("torch.cuda", [])))
 """
 
 
-@pytest.mark.parametrize("flags", [(), ("-I",)])
+@pytest.mark.sampled
+@pytest.mark.parametrize("flags", sample([(), ("-I",)], 1, of="flags of an interpreter"))
 def test_torch_counts_no_gpu_that_cuda_cannot_open_and_other_readers_count_it(
     peers: Path, sim: Sim, flags: tuple[str, ...]
 ) -> None:
@@ -57,6 +59,7 @@ def test_torch_counts_no_gpu_that_cuda_cannot_open_and_other_readers_count_it(
     }
 
 
+@pytest.mark.exhaustive
 def test_lightning_keeps_the_states_of_no_cuda_generator(peers: Path, sim: Sim) -> None:
     done = sim("--", peers / "python", "-W", "ignore", "-c", LIGHTNING)
     assert done.returncode == 0, done.stderr

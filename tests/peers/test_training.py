@@ -60,6 +60,7 @@ def check(report: dict[str, Any], load: str, steps: int, lock_at: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.alone  # its pace is compared with the law's
 def test_a_bert_with_loader_processes_trains_and_slows_down_with_the_clock(
     peers: Path, sim: Sim, tmp_path: Path
@@ -83,6 +84,7 @@ def test_a_bert_with_loader_processes_trains_and_slows_down_with_the_clock(
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.alone  # its pace is compared with the law's
 def test_an_actor_critic_trains_and_slows_down_with_the_clock(
     peers: Path, actor_critic: Path, sim: Sim, tmp_path: Path

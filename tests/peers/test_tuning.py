@@ -29,6 +29,7 @@ from tests.peers.test_training import text
 
 pytestmark = [
     pytest.mark.alone,
+    pytest.mark.exhaustive,
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user, too"),
 ]
 

@@ -19,6 +19,7 @@ from joulewise.cluster.state import Allocation, Allocator, Budget, Snapshot, clu
 from joulewise.core.errors import BadSpec
 from joulewise.core.knob import Setting
 from tests.cluster.allocators.snapshots import job, snapshot, snapshots
+from tests.tiers import examples
 
 POLICIES: dict[str, Allocator] = {
     "fifo": fifo(),
@@ -36,8 +37,9 @@ MAKERS = (fifo, srtf, tiresias, optimus, gandiva, pollux)
 policies = pytest.mark.parametrize("allocate", POLICIES.values(), ids=POLICIES.keys())
 
 
+@pytest.mark.sampled
 @given(seen=snapshots(), cap_w=st.none() | st.floats(0.0, 2e4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_no_more_gpus_or_watts_are_given_than_there_are_and_only_ways_that_jobs_have(
     seen: Snapshot, cap_w: float | None
 ) -> None:
@@ -51,8 +53,9 @@ def test_no_more_gpus_or_watts_are_given_than_there_are_and_only_ways_that_jobs_
         assert said.again_s is None or said.again_s > seen.now_s, name
 
 
+@pytest.mark.sampled
 @given(seen=snapshots())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 def test_the_same_snapshot_gives_the_same_allocation_whatever_was_asked_between(seen: Snapshot) -> None:
     for name, allocate in POLICIES.items():
         first = allocate(seen, Budget())

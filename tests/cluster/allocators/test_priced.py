@@ -14,6 +14,7 @@ from joulewise.cluster.allocators.priced import Terms, priced
 from joulewise.cluster.state import Allocation, Allocator, Budget, Job, Kind, Snapshot, Way, cluster_power_w
 from tests.cluster.allocators.snapshots import job, snapshot, snapshots
 from tests.cluster.toys import TOY, toy_ways
+from tests.tiers import examples
 
 OURS: dict[str, Allocator] = {
     "priced": priced(),
@@ -37,8 +38,9 @@ def energy_j(seen: Snapshot, said: Allocation) -> float:
     return sum(work[name] * (way.unit_j + way.unit_s * way.gpus * slot_w[way.kind]) for name, way in said.ways.items())
 
 
+@pytest.mark.sampled
 @given(seen=snapshots(), budget=budgets)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_no_more_gpus_watts_or_joules_are_given_than_there_are_and_only_ways_that_jobs_have(
     seen: Snapshot, budget: Budget
 ) -> None:
@@ -55,8 +57,9 @@ def test_no_more_gpus_watts_or_joules_are_given_than_there_are_and_only_ways_tha
         assert said.gap is None or 0.0 <= said.gap < math.inf, name
 
 
+@pytest.mark.sampled
 @given(seen=snapshots(), budget=budgets)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_the_same_snapshot_gives_the_same_allocation_whatever_was_asked_between(seen: Snapshot, budget: Budget) -> None:
     for name, allocate in OURS.items():
         first = allocate(seen, budget)
@@ -64,8 +67,9 @@ def test_the_same_snapshot_gives_the_same_allocation_whatever_was_asked_between(
         assert allocate(seen, budget) == first, name
 
 
+@pytest.mark.sampled
 @given(seen=snapshots(), budget=budgets, at=st.integers(0, 12))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 def test_a_job_without_weight_or_without_a_way_that_fits_changes_nothing(
     seen: Snapshot, budget: Budget, at: int
 ) -> None:
@@ -76,8 +80,9 @@ def test_a_job_without_weight_or_without_a_way_that_fits_changes_nothing(
     assert allocate(more, budget) == allocate(seen, budget)
 
 
+@pytest.mark.sampled
 @given(seen=snapshots(), joule_s=st.sampled_from([0.0, 1e-3]))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 def test_the_polish_closes_the_gap(seen: Snapshot, joule_s: float) -> None:
     budget = Budget(joule_s=joule_s)
     rough, fine = (

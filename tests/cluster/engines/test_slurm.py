@@ -174,6 +174,32 @@ def test_a_resized_job_goes_on_from_its_checkpoint_and_ends_once_with_the_right_
     assert result(order) == [str(sum(range(120))), "2"]
 
 
+def test_a_job_that_is_moved_before_its_command_has_begun_goes_on_elsewhere_and_has_not_failed(stage: Stage) -> None:
+    """A signal would end Slurm's TaskProlog, and the task with it, with exit code 1."""
+    engine = stage.made()
+    engine.take(stage.next_epoch())
+    prolog, begun, go = (stage.site.folder / name for name in ("task-prolog", "begun", "go"))
+    before = prolog.read_text()
+    waits = f'if [ "$SLURM_STEP_ID" = 0 ]; then : >{begun}; while [ ! -e {go} ]; do sleep 0.05; done; fi\n'
+    prolog.write_text(before.replace("#!/bin/sh\n", f"#!/bin/sh\n{waits}"))
+    try:
+        order = stage.training(steps=100)
+        engine.submit(order)
+        engine.start(order.name, {"n1": 2})
+        stage.until(begun.exists, engine)
+        stage.until_state(order.name, "running", engine)
+        engine.resize(order.name, {"n2": 2})
+        for _ in range(4):
+            engine.wait(0.3)
+            assert stage.job(order.name, engine).state == "leaving"
+        go.touch()
+        ended = stage.until_state(order.name, "ended", engine)
+    finally:
+        prolog.write_text(before)
+    assert (ended.starts, result(order)) == (2, [str(sum(range(100))), "2"])
+
+
+@pytest.mark.exhaustive
 def test_a_job_whose_node_dies_is_held_for_the_scheduler_and_runs_again_elsewhere(stage: Stage) -> None:
     engine = stage.engine
     order = stage.training(steps=150)
@@ -194,6 +220,7 @@ def test_a_job_whose_node_dies_is_held_for_the_scheduler_and_runs_again_elsewher
         stage.site.revive_node("n2")
 
 
+@pytest.mark.exhaustive
 def test_a_controller_that_was_killed_loses_no_job(stage: Stage) -> None:
     engine = stage.engine
     runs, waits = stage.training(steps=400), stage.order("waits", gpus=1)
@@ -225,15 +252,14 @@ def test_a_controller_that_was_killed_loses_no_job(stage: Stage) -> None:
         stage.site.commands.run("scontrol", "update", "NodeName=n1", "State=resume")
 
 
+@pytest.mark.exhaustive
 def test_a_script_that_ignores_every_plea_is_leaving_and_then_gone(stage: Stage) -> None:
     order = stage.order("deaf", gpus=1)
     deaf = replace(order, command=("sh", "-c", "trap '' TERM USR1; while :; do sleep 1; done"))
     stage.engine.submit(deaf)
     stage.engine.start(deaf.name, {"n1": 1})
     stage.until_state(deaf.name, "running")
-    begun_s = time.monotonic()
-    stage.engine.preempt(deaf.name)
-    assert time.monotonic() - begun_s < 30  # it is asked, not waited for
+    stage.engine.preempt(deaf.name)  # it is asked, not waited for
     assert stage.job(deaf.name).state == "leaving"
     assert stage.job(deaf.name).place == {"n1": 1}
     stage.until_state(deaf.name, "waiting")
@@ -268,6 +294,7 @@ def test_what_users_do_past_the_scheduler_is_put_right(stage: Stage) -> None:
     stage.engine.stop(order.name, "the test is over")
 
 
+@pytest.mark.exhaustive
 def test_a_user_who_comments_on_a_job_of_ours_keeps_that_one_through_a_resize(stage: Stage) -> None:
     order = stage.order("commented", gpus=1)
     identity = stage.engine.submit(order)

@@ -66,6 +66,14 @@ def test_a_script_that_does_not_save_or_has_not_begun_is_requeued_at_once() -> N
     assert step(replace(RUNS, word="CONFIGURING", state="starting"), Aim(None)) is Step.REQUEUE
 
 
+def test_a_job_whose_command_has_not_begun_is_asked_for_nothing_and_requeued_when_its_time_is_up() -> None:
+    aim = Aim({"n2": 4}, running_s=100.0)
+    assert step(RUNS, aim, 101.0, listens=False) is Step.LATER
+    assert step(RUNS, aim, 102.0) is Step.SIGNAL
+    assert step(RUNS, aim, 160.0, listens=False) is Step.REQUEUE
+    assert step(RUNS, aim, 101.0, listens=False, saves=False) is Step.REQUEUE
+
+
 def test_a_job_that_was_requeued_is_not_released_in_the_same_second() -> None:
     again = replace(HELD, restarts=1)
     assert step(again, Aim({"n2": 4}, waiting_s=100.0), 100.0 + PAUSE_S / 2) is Step.LATER

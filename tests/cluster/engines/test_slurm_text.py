@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -206,13 +207,35 @@ def test_the_script_runs_the_command_as_it_was_given_and_hands_its_code_on(tmp_p
     stand_in = tmp_path / "srun"
     stand_in.write_text('#!/bin/sh\nwhile [ "$1" != sh ]; do shift; done\nexec "$@"\n')
     stand_in.chmod(0o755)
-    (tmp_path / "job.sh").write_text(slurm_order.script(order))
-    import subprocess
+    folder = tmp_path / "a 'folder'"
+    (tmp_path / "job.sh").write_text(slurm_order.script(order, folder))
+    environ = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_NUM_NODES": "1"}
+    environ |= {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0"}
+    for _ in range(2):  # the folder may be gone, and that is no business of the command
+        ran = subprocess.run(["sh", "job.sh"], cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
+        assert (ran.returncode, ran.stderr) == (7, "")
+        assert out.read_text() == "x '$y\n\"|a b|$HOME|'|"
+        folder.mkdir(exist_ok=True)
+    assert (folder / "task-0").read_text() == "7.0\n"
 
-    path = f"{tmp_path}:{os.environ['PATH']}"
-    ran = subprocess.run(["sh", "job.sh"], cwd=tmp_path, env={"PATH": path, "SLURM_JOB_NUM_NODES": "1"}, check=False)
-    assert ran.returncode == 7
-    assert out.read_text() == "x '$y\n\"|a b|$HOME|'|"
+
+def test_a_job_listens_when_all_its_tasks_have_said_so_in_this_start(tmp_path: Path) -> None:
+    folder, comment = slurm_order.written(Order("a", ("true",), 16, directory=str(tmp_path)), 5.0)
+    found = slurm_order.found(comment, os.getuid())
+    assert found is not None
+    listens = lambda restarts: slurm_order.listen(found, 7, restarts, 2, os.getuid())  # noqa: E731
+    assert not listens(0)
+    (folder / "task-0").write_text("7.1\n")
+    assert not listens(1)
+    (folder / "task-1").write_text("7.0\n")
+    assert not listens(1)
+    (folder / "task-1").write_text("7.1\n")
+    assert [listens(restarts) for restarts in (0, 1, 2)] == [False, True, False]
+    # Where that cannot be known it is asked: in a folder of somebody else, and of a script that never says it.
+    assert slurm_order.listen(found, 7, 0, 2, os.getuid() + 1)
+    older = slurm_order.found(comment.replace('"tells":true,', ""), os.getuid())
+    assert older is not None
+    assert slurm_order.listen(older, 7, 0, 2, os.getuid())
 
 
 @pytest.mark.parametrize(
@@ -352,6 +375,7 @@ def test_a_command_that_fails_in_its_json_alone_has_failed(stand_in: StandIn) ->
         ("Access/permission denied for job 2", Refused, "rights of a Slurm operator"),
         ("Job has already finished for job 2", Refused, "already finished"),
         ("something new", EngineLost, "something new"),
+        ("", EngineLost, "no reason"),
     ],
 )
 def test_each_way_of_being_away_has_its_own_line(
@@ -362,6 +386,16 @@ def test_each_way_of_being_away_has_its_own_line(
     with pytest.raises(kind, match=words) as caught:
         stand_in.commands.run("sbatch")
     assert "\n" not in str(caught.value)
+
+
+def test_a_scancel_that_fails_without_a_word_was_too_late(stand_in: StandIn) -> None:
+    stand_in.says("scontrol", out="Slurmctld(primary) at vm is UP")
+    stand_in.says("scancel", code=1)
+    with pytest.raises(Refused, match="is over"):
+        stand_in.commands.run("scancel", "7")
+    stand_in.says("scontrol", out="Slurmctld(primary) at vm is DOWN", code=1)
+    with pytest.raises(EngineLost, match="slurmctld does not answer"):
+        stand_in.commands.run("scancel", "7")
 
 
 @pytest.mark.parametrize(

@@ -179,6 +179,24 @@ def test_another_users_digest_does_not_swallow_an_order(tmp_path: Path) -> None:
     assert SlurmEngine(commands=slurm, fence=tmp_path).submit(order) == "99"
 
 
+def test_a_job_is_asked_to_save_only_when_its_command_has_begun_in_this_start(tmp_path: Path) -> None:
+    slurm = Told()
+    order = replace(NIGHT, directory=str(tmp_path), checkpoint="checkpoint")
+    folder, comment = slurm_order.written(order, 5.0, {})
+    now = {"user_id": os.getuid(), "restart_cnt": 1}
+    slurm.has_job(7, comment, **now)
+    engine = SlurmEngine(commands=slurm, fence=tmp_path, poll_s=0.0)
+    engine.take(1)
+    (folder / "task-0").write_text("7.0\n")  # of the start before
+    engine.preempt("night")
+    engine.wait(0.0)
+    assert slurm.acts == []
+    assert engine.jobs()[0].state == "leaving"
+    (folder / "task-0").write_text("7.1\n")
+    engine.wait(0.0)
+    assert slurm.acts == [("scancel", "--signal=USR1", "7")]
+
+
 def test_a_forgotten_job_is_handed_in_with_its_own_environment_and_nobody_elses(tmp_path: Path) -> None:
     slurm = Told()
     order = replace(NIGHT, directory=str(tmp_path))
@@ -196,7 +214,7 @@ def test_a_forgotten_job_is_handed_in_with_its_own_environment_and_nobody_elses(
     ((words, script, environ),) = slurm.handed
     assert environ == b"HOME=/h\0LINES=a\nb=c\0"
     assert f"--comment={comment}" in words
-    assert script == slurm_order.script(order)
+    assert script == slurm_order.script(order, folder)
     slurm.has_job(8, comment, user_id=os.getuid())
     engine.wait(0.0)
     assert len(slurm.handed) == 1

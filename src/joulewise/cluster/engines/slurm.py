@@ -240,7 +240,7 @@ class SlurmEngine:
         environ = slurm_order.kept_environ(each.found.folder, uid)
         with tempfile.TemporaryDirectory(prefix="joulewise-") as folder:
             batch, kept = Path(folder) / "job.sh", Path(folder) / "environ"
-            batch.write_text(slurm_order.script(order), encoding="utf-8")
+            batch.write_text(slurm_order.script(order, each.found.folder), encoding="utf-8")
             kept.write_bytes(slurm_order.packed_environ(environ or {}))
             export = f"--export-file={kept}" if environ else "--export=NONE"
             paid = [f"--{name}={of}" for name, of in (("account", each.order.account), ("qos", each.order.qos)) if of]
@@ -266,7 +266,8 @@ class SlurmEngine:
             if before is None or before.place != place:
                 aim = self._aims[name] = Aim(None if place is None else dict(place))
                 if before is not None:  # it was asked already, and the time it has had counts
-                    aim.asked_s, aim.last_asked_s, aim.waiting_s = before.asked_s, before.last_asked_s, before.waiting_s
+                    aim.asked_s, aim.last_asked_s = before.asked_s, before.last_asked_s
+                    aim.waiting_s, aim.running_s = before.waiting_s, before.running_s
             self._said.pop(job.id, None)
             self._busy()
             self._carry(name, self._aims[name], view)
@@ -295,14 +296,20 @@ class SlurmEngine:
         elif aim.waiting_s is None:
             aim.waiting_s = now_s
             aim.asked_s = aim.last_asked_s = None  # the start that was asked is over, whoever ended it
+        if job.state != "running":
+            aim.running_s = None
+        elif aim.running_s is None:
+            aim.running_s = now_s
+        asked = order.elastic and job.state == "running"
         step = next_step(
             job,
             aim,
             now_s=now_s,
             unix_s=self._now(),
             saves=order.elastic,
-            saved=order.elastic and job.state == "running" and _saved(order, job),
+            saved=asked and _saved(order, job),
             grace_s=self._grace_s,
+            listens=asked and slurm_order.listen(each.found, job.id, job.restarts, len(job.place), job.uid),
             sure=not self._may_run(name, aim),
         )
         if step is Step.REACHED:

@@ -48,6 +48,7 @@ class SlurmCommands:
     def __init__(self, environ: Mapping[str, str] | None = None, *, longest_s: float = _LONGEST_S) -> None:
         self.environ = dict(os.environ if environ is None else environ)
         self.environ["SLURM_TIME_FORMAT"] = "%s"  # sacct: seconds since 1970
+        self.environ.pop("SLURM_RESTART_COUNT", None)  # of the job that we may be in, and sbatch would hand it on
         self._longest_s = longest_s
 
     def run(self, *words: str, directory: str | os.PathLike[str] | None = None) -> str:
@@ -143,6 +144,8 @@ class SlurmCommands:
             return Refused(f"Slurm refuses '{command}': {line}{rights}")
         if words[:2] != ("scontrol", "ping") and self._is_down():
             return EngineLost(f"'{command}': {_NO_CONTROLLER}")
+        if words[0] == "scancel" and not line:  # all that it says of a job that is over
+            return Refused(f"Slurm refuses '{command}': the job is over")
         return EngineLost(f"'{command}' failed: {line or 'it gave no reason'}; see slurmctld's log")
 
     def _is_down(self) -> bool:

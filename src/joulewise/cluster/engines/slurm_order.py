@@ -42,12 +42,14 @@ _UNSOUND = (ValueError, KeyError, TypeError, AttributeError, OverflowError, Recu
 @dataclasses.dataclass(frozen=True, slots=True)
 class Found:
     """An order as a comment names it. ``digest`` is the same for the same order; ``folder`` may be unreadable.
-    ``comment`` is the text itself, by which it can be handed in again."""
+    ``comment`` is the text itself, by which it can be handed in again. ``tells``: its tasks say from when on they
+    ``listen``."""
 
     order: Order
     digest: str
     folder: Path
     comment: str
+    tells: bool = False
 
 
 def check(order: Order, sizes: Sequence[int]) -> None:
@@ -99,7 +101,7 @@ def written(order: Order, now_s: float, environ: Mapping[str, str] | None = None
         if key not in _APART and key not in _SLURMS and value != _DEFAULTS[key]
     }
     comment = MARK + json.dumps(
-        {"v": _VERSION, "digest": mark, "folder": str(folder), "order": facts}, separators=(",", ":")
+        {"v": _VERSION, "digest": mark, "folder": str(folder), "tells": True, "order": facts}, separators=(",", ":")
     )
     if len(comment.encode()) > _LONGEST_COMMENT:
         raise BadSpec(
@@ -109,7 +111,7 @@ def written(order: Order, now_s: float, environ: Mapping[str, str] | None = None
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _put(folder / "order.json", json.dumps(plain(dated)).encode())
-        _put(folder / "job.sh", script(order).encode())
+        _put(folder / "job.sh", script(order, folder).encode())
         if environ is not None:
             kept = {name: value for name, value in environ.items() if name != "SLURM_JWT"}  # a key to Slurm itself
             _put(folder / "environ", packed_environ(kept), mode=0o600)
@@ -121,12 +123,14 @@ def written(order: Order, now_s: float, environ: Mapping[str, str] | None = None
     return folder, comment
 
 
-def script(order: Order) -> str:
+def script(order: Order, folder: Path) -> str:
     """The batch script: one task a node, the order's environment, the command's exit code.
 
-    SIGUSR1 is ignored from the start, and a script that listens to it sets its own handler: one that is asked to save
-    before it listens, or never listens, must not die of it.
+    Each task ignores SIGUSR1, and a command that listens to it sets its own handler: one that is asked to save before
+    it listens, or never listens, must not die of it. From when on that is so each task says in ``folder``.
     """
+    said = f'echo "$SLURM_JOB_ID.${{SLURM_RESTART_COUNT:-0}}" >{shlex.quote(str(folder))}/"task-$SLURM_PROCID"'
+    task = f'trap "" USR1; {{ {said}; }} 2>/dev/null; exec "$@"'
     exports = [f"export {name}={shlex.quote(value)}" for name, value in order.environ.items()]
     command = " ".join(map(shlex.quote, order.command))
     return "\n".join(
@@ -136,10 +140,22 @@ def script(order: Order) -> str:
             *exports,
             'exec srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 \\',
             "  --kill-on-bad-exit=1 \\",
-            f'  sh -c \'trap "" USR1; exec "$@"\' sh {command}',
+            f"  sh -c {shlex.quote(task)} sh {command}",
             "",
         ]
     )
+
+
+def listen(found: Found, job: int, restarts: int, tasks: int, uid: int) -> bool:
+    """Whether SIGUSR1 ends no task of this job in this start (``restarts``): it would end Slurm's TaskProlog, or the
+    shell that is about to ignore it, and the job would have failed.
+
+    True as well where that cannot be known: a script made before this was said, or a folder that we may not read.
+    """
+    if not found.tells or user_file.read(found.folder / "job.sh", _LONGEST_FILE, uid=uid) is None:
+        return True
+    said = f"{job}.{restarts}\n".encode()
+    return all(user_file.read(found.folder / f"task-{rank}", 64, uid=uid) == said for rank in range(tasks))
 
 
 def words(order: Order, batch: Path, comment: str, nodes: int, gpus: int) -> list[str]:
@@ -174,7 +190,7 @@ def found(comment: str, uid: int) -> Found | None:
         said = json.loads(comment.removeprefix(MARK))
         if said["v"] != _VERSION:
             return None
-        folder, mark = said["folder"], said["digest"]
+        folder, mark, tells = said["folder"], said["digest"], said.get("tells") is True
         if not (isinstance(mark, str) and isinstance(folder, str) and folder.startswith("/") and "\0" not in folder):
             return None
         apart: dict[str, Any] = {"command": (), "environ": {}, "directory": "", "brought": None}
@@ -189,7 +205,7 @@ def found(comment: str, uid: int) -> Found | None:
             full = built(Order, {**facts, **{key: rest[key] for key in _APART if key in rest}})
             orders.check(full)
             order = full
-    return Found(order, mark, Path(folder), comment)
+    return Found(order, mark, Path(folder), comment, tells)
 
 
 def kept_environ(folder: Path, uid: int) -> Mapping[str, str] | None:

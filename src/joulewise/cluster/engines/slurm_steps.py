@@ -45,14 +45,26 @@ class Aim:
     last_asked_s: float | None = None
     waiting_s: float | None = None
     """When it was first seen waiting."""
+    running_s: float | None = None
+    """When it was first seen running."""
 
 
 def next_step(
-    job: SlurmJob, aim: Aim, *, now_s: float, unix_s: float, saves: bool, saved: bool, grace_s: float, sure: bool = True
+    job: SlurmJob,
+    aim: Aim,
+    *,
+    now_s: float,
+    unix_s: float,
+    saves: bool,
+    saved: bool,
+    grace_s: float,
+    listens: bool = True,
+    sure: bool = True,
 ) -> Step:
     """What to do next about ``job``.
 
-    ``saves``: it listens when asked to save; ``saved``: and it has, in this start. ``grace_s`` is how long it may take.
+    ``saves``: it can be asked to save; ``saved``: and it has, in this start. ``grace_s`` is how long it may take.
+    ``listens``: its command has begun, so that a signal ends nothing.
     ``sure``: no process of an earlier start can be left. After slurmctld was killed and started again, jobs that it has
     forgotten to run go on until their nodes have reported to it.
     """
@@ -69,6 +81,8 @@ def next_step(
         return Step.REQUEUE
     if aim.asked_s is not None and now_s - aim.asked_s >= grace_s:
         return Step.REQUEUE
+    if not listens:
+        return Step.REQUEUE if aim.running_s is not None and now_s - aim.running_s >= grace_s else Step.LATER
     if aim.last_asked_s is None or now_s - aim.last_asked_s >= AGAIN_S:
         return Step.SIGNAL
     return Step.LATER
