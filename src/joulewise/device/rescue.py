@@ -50,6 +50,11 @@ def _open(uuid: str) -> Controls:
 def _out_of_reach(saved: Saved, why: str) -> tuple[Restored, ...]:
     if saved.unknown:
         return (Restored(saved.uuid, "*", Ending.FAILED, None, None, None, f"{why}; {saved.unknown}"),)
+    if not saved.entries:
+        return tuple(
+            Restored(saved.uuid, knob, Ending.FAILED, None, None, None, f"it is to stand at {mhz:g} MHz; {why}")
+            for knob, mhz in saved.standing.items()
+        )
     return tuple(
         Restored(saved.uuid, each.knob, Ending.FAILED, each.before, each.wrote[-1] if each.wrote else None, None, why)
         for each in saved.entries.values()
