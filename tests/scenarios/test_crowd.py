@@ -80,7 +80,10 @@ def test_a_thousand_connections_and_those_that_abuse_theirs_do_not_keep_an_hones
         assert stage.all_hardware() == before
         grown_mib = (most["memory_bytes"] - at_rest["memory_bytes"]) / 2**20
         assert grown_mib < 64.0  # 1,000 times what one connection may hold unread would be 256 MiB
-        shown.saw(f"p99 {1e3 * p99_s:.1f} ms over {len(took_s)} round trips; {grown_mib:.0f} MiB more memory at most")
+        shown.saw(
+            f"p99 {1e3 * p99_s:.1f} ms over {len(took_s)} round trips; {grown_mib:.0f} MiB more memory at most",
+            crowd_p99_ms=1e3 * p99_s,
+        )
 
 
 def _honest(stage: Stage, for_s: float) -> list[float]:
