@@ -33,7 +33,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
+from scipy import special
 
 from bench import guarantee_change
 from bench.recorded_steps import FOLDER, Array, Recording, load, pair_means
@@ -128,7 +128,7 @@ def peeked(ratios: Array, bound: float, alpha: float = 0.05) -> npt.NDArray[np.b
     count = np.arange(1, ratios.shape[1] + 1)
     mean = np.cumsum(ratios, axis=1) / count
     variance = np.maximum(np.cumsum(ratios**2, axis=1) / count - mean**2, 0.0) * count / np.maximum(count - 1, 1)
-    width = stats.t.ppf(1 - alpha, np.maximum(count - 1, 1)) * np.sqrt(variance / count)
+    width = special.stdtrit(np.maximum(count - 1, 1), 1 - alpha) * np.sqrt(variance / count)
     return np.asarray(((mean + width <= math.log1p(bound)) & (count >= 3)).any(axis=1))
 
 

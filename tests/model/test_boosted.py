@@ -143,6 +143,7 @@ def test_a_bad_row_is_named_by_file_and_line(tmp_path: Path, cells: str, why: st
         boosted.train(tmp_path)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_shipped_fit_can_be_made_again(data: Path, tmp_path: Path) -> None:
     name = "rtx8000-dvfs-microbenchmark-profile.csv"

@@ -17,6 +17,7 @@ from joulewise.model.catalog import GpuModel
 from joulewise.model.dvfs import Belief, Learnt, LoadPrior
 from joulewise.model.physics import Load
 from joulewise.model.truth import RichLaw
+from tests.tiers import examples
 
 H200 = catalog.load("h200")
 PROBES = (Setting(sm_mhz=1725.0), Setting(sm_mhz=1380.0))
@@ -278,7 +279,8 @@ any_block = st.builds(
 )
 
 
-@settings(max_examples=8, deadline=None)
+@pytest.mark.sampled
+@settings(max_examples=examples(8, 0.5), deadline=None)
 @given(st.lists(any_block, max_size=6), st.booleans())
 def test_whatever_is_told_the_answers_are_numbers(blocks: list[Block], known: bool) -> None:
     belief = Belief(H200.space, model=H200 if known else None, default_limit_w=700.0 if known else None)

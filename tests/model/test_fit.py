@@ -13,6 +13,7 @@ from joulewise.core.errors import ModelError
 from joulewise.model import catalog
 from joulewise.model.fit import Point, Series, fit_chip, fit_load, fit_loads, generic_chip, predict
 from joulewise.model.physics import Chip, Load, operate
+from tests.tiers import examples
 
 A40 = catalog.load("a40").chip
 LIMITS = (100.0, 125.0, 150.0, 175.0, 200.0, 225.0, 250.0, 275.0, 300.0)
@@ -102,7 +103,8 @@ def test_the_limiter_shows_directly_where_clocks_are_observed() -> None:
     assert fit.chip.limiter_gain == pytest.approx(0.97, abs=0.005)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@pytest.mark.sampled
+@settings(max_examples=examples(40), deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.floats(0.05, 1.0),
     st.floats(50.0, 400.0),

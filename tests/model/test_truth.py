@@ -17,6 +17,7 @@ from joulewise.core.errors import ModelError
 from joulewise.model import catalog, physics, workloads
 from joulewise.model.physics import Chip, Load, Operation
 from joulewise.model.truth import RichLaw
+from tests.tiers import sample
 
 MODELS = {name: catalog.load(name) for name in ("h200", "v100", "a40", "a100-sxm")}
 H200 = MODELS["h200"]
@@ -293,7 +294,8 @@ def residual_of_load_fit(gpu: catalog.GpuModel, truth: Points, step_s: float) ->
     return np.asarray(errors.mean(axis=0))
 
 
-@pytest.mark.parametrize("model", sorted(MODELS))
+@pytest.mark.sampled
+@pytest.mark.parametrize("model", sample(sorted(MODELS), 2, of="cards that the law is fitted to"))
 def test_the_law_with_the_catalogues_chip_fits_it_to_a_few_percent_but_not_exactly(model: str) -> None:
     gpu = MODELS[model]
     residuals = [

@@ -15,6 +15,7 @@ from joulewise.core.frontier import Point
 from joulewise.plan.dag import Edge
 from joulewise.plan.flow import IterationFrontier, solve
 from tests.plan.problems import Case, cases, linear_program, pipeline
+from tests.tiers import examples
 
 A = (Point(1.0, 10.0, "x"), Point(2.0, 6.0, "y"), Point(4.0, 4.0, "z"))
 B = (Point(1.0, 8.0, "x"), Point(3.0, 2.0, "y"))
@@ -41,7 +42,8 @@ def test_the_example_that_was_solved_by_hand() -> None:
     assert waiting.total_j(7.0) > waiting.total_j(6.0)
 
 
-@settings(max_examples=150, deadline=None)
+@pytest.mark.sampled
+@settings(max_examples=examples(150), deadline=None)
 @given(cases())
 def test_every_vertex_is_what_a_linear_program_says(case: Case) -> None:
     frontier, problem = solved(case), case.problem()
@@ -54,7 +56,8 @@ def test_every_vertex_is_what_a_linear_program_says(case: Case) -> None:
     assert frontier.t_min_s == pytest.approx(fastest_s, abs=1e-7)
 
 
-@settings(max_examples=100, deadline=None)
+@pytest.mark.sampled
+@settings(max_examples=examples(100), deadline=None)
 @given(cases())
 def test_a_frontier_is_convex_and_falls(case: Case) -> None:
     frontier = solved(case)

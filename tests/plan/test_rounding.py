@@ -14,6 +14,7 @@ from joulewise.core.errors import BadSpec
 from joulewise.core.frontier import Point
 from joulewise.plan.flow import IterationFrontier, Planned, solve
 from tests.plan.problems import Case, cases, pipeline
+from tests.tiers import examples
 
 CLOCKS = np.linspace(0.5, 1.0, 11)
 
@@ -42,7 +43,8 @@ def a_pipeline(stages: int = 3, microbatches: int = 5) -> tuple[Case, list[list[
     return Case([options[kind] for kind in kinds], edges, 60.0, stages), lanes
 
 
-@settings(max_examples=150, deadline=None)
+@pytest.mark.sampled
+@settings(max_examples=examples(150), deadline=None)
 @given(cases(), st.floats(0.0, 1.3))
 def test_a_rounded_plan_keeps_the_deadline_and_is_never_below_the_bound(case: Case, share: float) -> None:
     frontier = solved(case)
@@ -60,7 +62,8 @@ def test_a_rounded_plan_keeps_the_deadline_and_is_never_below_the_bound(case: Ca
     assert plan.relaxed_energy_j == pytest.approx(frontier.total_j(plan.deadline_s))
 
 
-@settings(max_examples=60, deadline=None)
+@pytest.mark.sampled
+@settings(max_examples=examples(60), deadline=None)
 @given(cases(most=4), st.floats(0.0, 1.0))
 def test_a_rounded_plan_cannot_be_bettered_by_one_operation_alone(case: Case, share: float) -> None:
     frontier, problem = solved(case), case.problem()
@@ -75,7 +78,8 @@ def test_a_rounded_plan_cannot_be_bettered_by_one_operation_alone(case: Case, sh
                 assert problem.end_s([each.time_s for each in other]) > plan.deadline_s - 1e-8
 
 
-@settings(max_examples=40, deadline=None)
+@pytest.mark.sampled
+@settings(max_examples=examples(40), deadline=None)
 @given(cases(most=4), st.floats(0.0, 1.0))
 def test_a_rounded_plan_is_close_to_the_best_of_all_choices_on_small_graphs(case: Case, share: float) -> None:
     """The discrete problem is NP-hard: what is promised is a plan between the bound and nothing slowed at all."""
@@ -93,7 +97,8 @@ def test_a_rounded_plan_is_close_to_the_best_of_all_choices_on_small_graphs(case
     assert min(in_time) - 1e-6 <= effective_j <= fastest_j + 1e-6
 
 
-@settings(max_examples=100, deadline=None)
+@pytest.mark.sampled
+@settings(max_examples=examples(100), deadline=None)
 @given(cases(), st.sampled_from((0.0, 0.002, 0.05)), st.sampled_from((0.0, 1.0)), st.floats(0.0, 1.3))
 def test_switches_are_paid_for_in_time_and_energy(case: Case, switch_s: float, switch_j: float, share: float) -> None:
     problem = case.problem()

@@ -16,22 +16,28 @@ STEPS = 3
 COLLECTIVES = {"fsdp": {"gloo:all_gather", "gloo:all_reduce"}, "tensor": {"gloo:all_reduce"}}
 
 
-@pytest.fixture(scope="module", params=["fsdp", "tensor"])
-def traced(request, tmp_path_factory) -> tuple[str, list[Path]]:
-    """How the model was split, and both ranks' traces."""
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Both ranks' traces of a model that was sharded, and of one that was split."""
     python = PEERS / "bin" / "python"
     if not python.exists():
         absent(f"{PEERS.name} is not there; 'make peers' makes it")
-    folder = tmp_path_factory.mktemp("traces")
+    made = tmp_path_factory.mktemp("traces")
     done = subprocess.run(
-        [python, CLIENT, request.param, folder, "--steps", str(STEPS)],
+        [python, CLIENT, made, *COLLECTIVES, "--steps", str(STEPS)],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=LONGEST_S,
     )
     assert done.returncode == 0, done.stderr
-    return request.param, sorted(folder.glob("*.json.gz"))
+    return made
+
+
+@pytest.fixture(params=COLLECTIVES)
+def traced(request, folder) -> tuple[str, list[Path]]:
+    """How the model was split, and both ranks' traces."""
+    return request.param, sorted(folder.glob(f"{request.param}.*.json.gz"))
 
 
 @pytest.mark.slow

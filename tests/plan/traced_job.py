@@ -7,6 +7,7 @@ what the best plan saves. ``kineto`` writes what the profiler would: names, time
 
 from __future__ import annotations
 
+import functools
 import random
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 from scipy.optimize import linprog
 
 from joulewise.model.catalog import GpuModel
-from joulewise.model.physics import Load
+from joulewise.model.physics import Load, Operation
 from joulewise.model.truth import RichLaw
 
 GEMM = "nvjet_tst_128x256_64x4_1x2_h_bz_coopA_TNT"
@@ -92,6 +93,7 @@ class Truth:
     def __init__(self, kernels: list[Kernel], model: GpuModel, seed: int) -> None:
         self.kernels, self.model = kernels, model
         self.law = RichLaw(model.chip, seed)
+        self._operate = functools.cache(self._operated)  # kernels of one load are many
         last_on: dict[int, int] = {}
         self.before: list[list[int]] = []
         for index, kernel in enumerate(kernels):
@@ -116,6 +118,9 @@ class Truth:
         self.seen_s = self.time_s[:, 0]
         self.step_s, self.step_j = self.played(np.zeros(len(kernels), dtype=int))
 
+    def _operated(self, load: Load, lock_mhz: float) -> Operation:
+        return self.law.operate(self.model.chip, load, lock_mhz=lock_mhz)
+
     def _held(self, lock_mhz: float) -> tuple[list[float], list[float], list[float]]:
         """Seconds, watts and MHz of every kernel under a lock and the power limit."""
         low, high = self.model.chip.sm_floor, 1.0 / min(self.leanings)
@@ -123,10 +128,7 @@ class Truth:
         for _ in range(18):
             common = 0.5 * (low + high)
             clocks = [min(lock_mhz, common * lean * self.model.chip.sm_max_mhz) for lean in self.leanings]
-            settled = [
-                self.law.operate(self.model.chip, kernel.load, lock_mhz=clock)
-                for kernel, clock in zip(self.kernels, clocks, strict=True)
-            ]
+            settled = [self._operate(kernel.load, clock) for kernel, clock in zip(self.kernels, clocks, strict=True)]
             durations = np.array([each.busy_s for each in settled])
             end_s = float((self.starts(durations) + durations).max())
             wait_w = self.law.idle_power_w(float(np.mean(clocks)) / self.model.chip.sm_max_mhz)
@@ -159,7 +161,7 @@ class Truth:
         A collective has a clock of its own only where nothing else runs.
         """
         # Nothing set, or a clock of its own, whatever the mean power: a plan that saves energy lowers it.
-        own = [[self.law.operate(self.model.chip, k.load, lock_mhz=lock) for lock in self.locks] for k in self.kernels]
+        own = [[self._operate(kernel.load, lock) for lock in self.locks] for kernel in self.kernels]
         time_s = np.hstack([self.time_s[:, :1], [[each.busy_s for each in row] for row in own]])
         power_w = np.hstack([self.power_w[:, :1], [[each.busy_power_w for each in row] for row in own]])
         count, clocks = time_s.shape

@@ -14,7 +14,15 @@ schemathesis = pytest.importorskip("schemathesis")
 SECRET, TOKEN = tokens.make(Scope.WRITE)
 STEERING = ToySteering(idle_w=0.0, now=replace(NOBODY, jobs=(toy_job("night-7"),)))
 APP = make_cluster_app(STEERING, ToyDesk(), Guard([TOKEN]))
-described = schemathesis.openapi.from_asgi("/openapi.json", APP)
+# As a fixture: what is made up for every operation would take seconds of whoever collects the tests.
+described = schemathesis.pytest.from_fixture("description")
+
+
+@pytest.fixture(scope="module")
+def description():
+    return schemathesis.openapi.from_asgi("/openapi.json", APP)
+
+
 # A body that is too long is refused by its length, whatever else is wrong with it.
 IF_TOO_LONG = [check for check in JUDGED if check.__name__ != "negative_data_rejection"]
 

@@ -80,7 +80,13 @@ HOME = Path(mkdtemp())
 STORE = SqliteStore(Database(HOME / "jobs.db"))
 LIVE = LiveGpus([PlayedGpu(constant(312.0), time=VirtualTime())])
 APP = make_app(STORE, Guard([TOKEN]), live=LIVE, plans=HOME)
-described = schemathesis.openapi.from_asgi("/openapi.json", APP)
+# As a fixture: what is made up for every operation would take seconds of whoever collects the tests.
+described = schemathesis.pytest.from_fixture("description")
+
+
+@pytest.fixture(scope="module")
+def description():
+    return schemathesis.openapi.from_asgi("/openapi.json", APP)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -14,6 +14,7 @@ from joulewise.tune.chain import LATE, LOST, READY, UNMARKED, WAITS, holes
 from joulewise.tune.coins import VOID, void_says
 from joulewise.tune.proof import prove
 from joulewise.tune.verify import verify
+from tests.tiers import sample
 from tests.tune.jobs import Played
 from tests.tune.lived import HELD, Life, seal_of, usual_run
 from tests.tune.runs import tune
@@ -54,17 +55,20 @@ def test_an_honest_journal_has_no_holes(lived: list[Event]) -> None:
     assert {event.role for event in lived if isinstance(event, Seen)} == set(Role)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("decision", [True, False])
 def test_any_block_that_is_taken_out_is_missed(lived: list[Event], decision: bool) -> None:
     """With its decision or without; the claim and the seal are written again."""
-    for decided, seen in links(lived)[:-1]:
+    for decided, seen in sample(links(lived)[:-1], 10, of="blocks that are taken out"):
         gone = {decided, seen} if decision else {seen}
         assert verify(again([event for i, event in enumerate(lived) if i not in gone])).problems, lived[seen]
 
 
+@pytest.mark.sampled
 def test_two_blocks_made_one_are_missed(lived: list[Event]) -> None:
     """The first block and the second decision taken out: what was decided on first seems to have led to the second."""
-    for (_, seen), (decided, _) in itertools.pairwise(links(lived)[:-1]):
+    pairs = list(itertools.pairwise(links(lived)[:-1]))
+    for (_, seen), (decided, _) in sample(pairs, 10, of="blocks that are joined"):
         left = [event for i, event in enumerate(lived) if i not in (seen, decided)]
         assert verify(again(left)).problems, lived[seen]
 

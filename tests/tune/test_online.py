@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,13 +24,24 @@ from joulewise.tune.online import Online
 from joulewise.tune.record import COUNTERS
 from joulewise.tune.verify import verify
 from tests.tune.jobs import COMPUTE, STREAM, Played
-from tests.tune.runs import tune
+from tests.tune.runs import Run, tune
+
+
+@functools.cache
+def steady() -> Run:
+    """A steady job, tuned for 400 seconds. Look at it only."""
+    return tune(Played.steady(step_s=0.2, jitter=0.01), duration_s=400.0)
+
+
+@functools.cache
+def verified() -> Run:
+    """A job so steady that two minutes were enough."""
+    return tune(Played.steady(step_s=0.2, jitter=0.002), duration_s=120.0)
 
 
 def test_a_steady_job_is_tuned_within_its_bound_and_the_saving_is_proven() -> None:
-    job = Played.steady(step_s=0.2, jitter=0.01)
-    run = tune(job, duration_s=400.0)
-    setting = run.summary.chosen[""]
+    run = steady()
+    job, setting = run.job, run.summary.chosen[""]
     (base_s, base_j), (time_s, energy_j) = job.truth(), job.truth(setting)
     assert time_s / base_s - 1.0 <= 0.055
     assert 1.0 - energy_j / base_j > 0.03  # of 5.4 % that an oracle would have
@@ -47,7 +59,7 @@ def test_a_steady_job_is_tuned_within_its_bound_and_the_saving_is_proven() -> No
 
 
 def test_the_journal_bears_out_the_proof() -> None:
-    run = tune(Played.steady(step_s=0.2, jitter=0.01), duration_s=250.0)
+    run = steady()
     kinds = [type(event) for event in run.events]
     assert kinds[0] is Began
     assert kinds[-1] is Finished
@@ -308,7 +320,7 @@ def test_a_restart_goes_on_from_the_journal() -> None:
 def test_a_killed_run_is_gone_on_with_although_its_counters_say_something_else_now(
     told: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = tune(Played.steady(step_s=0.2, jitter=0.002), duration_s=120.0)
+    first = verified()
     assert first.summary.verified[""]
     journal = MemoryJournal()
     for event in first.events:

@@ -14,6 +14,7 @@ from joulewise.model.physics import Load
 from joulewise.model.workloads import Phase, stretched
 from joulewise.store.journal import MemoryJournal
 from joulewise.tune.online import Online
+from tests.tiers import sample
 from tests.tune.jobs import COMPUTE, STREAM, Played, Silent
 from tests.tune.runs import tune
 
@@ -102,7 +103,8 @@ def test_hooks_that_come_back_find_what_was_best_under_them() -> None:
     assert after[0].block.setting == before[-1].block.setting
 
 
-@pytest.mark.parametrize(("long_s", "every"), [(0.145, 4), (0.2, 10)])
+@pytest.mark.sampled
+@pytest.mark.parametrize(("long_s", "every"), sample([(0.145, 4), (0.2, 10)], 1, of="slow kinds of step"))
 def test_a_slow_kind_of_step_counts_in_the_bound(long_s: float, every: int) -> None:
     run = tune(mixed(long_s, every), duration_s=300.0, bound=0.02)
     assert slowdown(run.job, mixed(long_s, every)) <= 0.021

@@ -6,11 +6,13 @@ import itertools
 import random
 from bisect import bisect
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulewise.core.measurement import Reading
 from joulewise.tune.phases import PhaseFinder
+from tests.tiers import examples
 
 Kind = tuple[float, float]  # utilisation, memory utilisation
 
@@ -90,13 +92,14 @@ def starved(job: list[Kind], parts_s: list[float], *, window_s: float, late_s: f
 SHARE = st.floats(0.1, 1.0)
 
 
+@pytest.mark.sampled
 @given(
     parts=st.lists(st.tuples(st.tuples(SHARE, SHARE), st.floats(0.02, 0.6)), min_size=1, max_size=4),
     window_s=st.sampled_from([0.2, 1.0 / 6.0, 1.0]),
     late_s=st.floats(0.15, 3.0),
     seed=st.integers(0, 1000),
 )
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 def test_a_job_of_even_steps_has_no_phases_however_starved_its_reader_is(
     parts: list[tuple[Kind, float]], window_s: float, late_s: float, seed: int
 ) -> None:

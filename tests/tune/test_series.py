@@ -15,6 +15,7 @@ from joulewise.core.knob import Setting
 from joulewise.core.measurement import Outcome
 from joulewise.core.series import EpochCost, Platform, Purpose
 from joulewise.tune.series import CRASHED, SeriesTuner
+from tests.tiers import examples, sample
 from tests.tune.series_jobs import A40, LEASE_S, SIZES, V100, Series, epoch, expected, job, level
 
 LOW = Setting(power_limit_w=150)
@@ -92,8 +93,9 @@ def able(happened: list[tuple]) -> list[tuple]:
 # Events alone make it.
 
 
+@pytest.mark.sampled
 @given(happenings)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_replayed_or_from_a_snapshot_it_decides_as_the_one_that_lived_through_it(happened):
     series = Series()
     happen(series, able(happened))
@@ -113,8 +115,9 @@ def test_replayed_or_from_a_snapshot_it_decides_as_the_one_that_lived_through_it
         assert len(limits) == 1
 
 
+@pytest.mark.sampled
 @given(happenings, st.randoms(use_true_random=False))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_events_in_any_order_and_twice_never_raise(happened, random):
     """Zeus, D3: whatever a journal can hold."""
     series = Series()
@@ -128,8 +131,9 @@ def test_events_in_any_order_and_twice_never_raise(happened, random):
         assert isinstance(tuner.ask(now_s=0.0, recurrence="next", platform=V100)[-1], Asked)
 
 
+@pytest.mark.sampled
 @given(happenings)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_while_a_size_can_run_there_is_an_answer_and_a_limit(happened):
     series = Series()
     happen(series, able(happened))
@@ -140,8 +144,9 @@ def test_while_a_size_can_run_there_is_an_answer_and_a_limit(happened):
     assert len(series.tuner.beliefs(V100)) == len(series.job.batch_sizes)
 
 
+@pytest.mark.sampled
 @given(happenings)
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_what_is_refused_is_said_and_a_new_recurrence_always_gets_an_answer(happened):
     series = Series()
     says = ("no batch size of 'nightly' can be run", "the job itself seems broken", "give this job another name")
@@ -642,8 +647,9 @@ def test_a_job_whose_best_size_moves_is_followed():
     assert best(series) in (32, 64)
 
 
+@pytest.mark.sampled
 def test_twenty_jobs_that_stay_as_they_are_never_forget():
-    for seed in range(20):
+    for seed in sample(range(20), 4, of="jobs that stay as they are"):
         series = Series(job(name=f"job{seed}"), seed=seed, noise=0.03 + 0.01 * seed)
         for _ in range(60):
             series.recur(rising)

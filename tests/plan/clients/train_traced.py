@@ -1,13 +1,11 @@
 """Train a few steps on two processes over gloo, sharded or tensor parallel, and write what torch's profiler saw.
 
-python train_traced.py fsdp|tensor FOLDER [--steps 3]
+python train_traced.py FOLDER fsdp|tensor… [--steps 3]
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import socket
 from pathlib import Path
 
 import torch
@@ -31,10 +29,9 @@ class Block(nn.Module):
         return x + self.down(torch.relu(self.up(self.norm(x))))
 
 
-def work(rank: int, how: str, folder: str, steps: int, port: int) -> None:
+def work(rank: int, how: str, folder: Path, steps: int) -> None:
     torch.set_num_threads(1)
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    dist.init_process_group("gloo", rank=rank, world_size=RANKS)
+    dist.init_process_group("gloo", f"file://{folder}/{how}.store", rank=rank, world_size=RANKS)
     mesh = init_device_mesh("cpu", (RANKS,))
     torch.manual_seed(0)
     model = nn.Sequential(*(Block() for _ in range(LAYERS)))
@@ -54,21 +51,21 @@ def work(rank: int, how: str, folder: str, steps: int, port: int) -> None:
             optimiser.step()
             optimiser.zero_grad()
             profiler.step()
-    profiler.export_chrome_trace(str(Path(folder) / f"{how}.{rank}.json.gz"))
+    profiler.export_chrome_trace(str(folder / f"{how}.{rank}.json.gz"))
     dist.barrier()
     dist.destroy_process_group()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("how", choices=("fsdp", "tensor"))
-    parser.add_argument("folder")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("how", nargs="+", choices=("fsdp", "tensor"))
     parser.add_argument("--steps", type=int, default=3)
     options = parser.parse_args()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    mp.spawn(work, (options.how, options.folder, options.steps, port), nprocs=RANKS)
+    for how in options.how:
+        # Forked, since importing torch is most of what a rank would cost.
+        arguments = (how, options.folder.resolve(), options.steps)
+        mp.start_processes(work, arguments, nprocs=RANKS, start_method="fork")
 
 
 if __name__ == "__main__":
