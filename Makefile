@@ -52,7 +52,7 @@ coverage: test-ready  ## lines and branches of src that all tests run, and which
 	cd build/coverage && COVERAGE_FILE=.coverage $(CURDIR)/$(BIN)/coverage combine -q --rcfile=$(CURDIR)/pyproject.toml
 	COVERAGE_FILE=build/coverage/.coverage $(BIN)/coverage report --skip-covered --sort=cover
 
-test-ready: $(VENV)/dev.done peers system
+test-ready: $(VENV)/collected.done peers system
 
 stack: $(VENV)/dev.done system-slurm  ## of them, those of a whole cluster: a virtual Slurm, every part of it killed in turn
 	$(BIN)/python -m pytest -q -m stack
@@ -71,6 +71,7 @@ bench: $(VENV)/dev.done  ## every bench that needs no GPU, as tables
 	$(BIN)/python -m bench.measure
 	$(BIN)/python -m bench.control
 	$(BIN)/python -m bench.store
+	$(BIN)/python -m bench.desk
 	$(BIN)/python -m bench.period
 	$(BIN)/python -m bench.guarantee
 	$(BIN)/python -m bench.online --virtual
@@ -144,6 +145,11 @@ $(VENV)/demo.done: pyproject.toml $(NATIVE) | $(BIN)/python
 $(VENV)/dev.done: pyproject.toml $(NATIVE) | $(BIN)/python
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-compile -e '.[dev]'
 	touch $@ $(VENV)/run.done $(VENV)/demo.done $(VENV)/docs.done
+
+# Looking at all tests compiles what they load: once, rather than in each of four workers.
+$(VENV)/collected.done: $(VENV)/dev.done
+	-@$(BIN)/python -m pytest -q --collect-only >/dev/null
+	@touch $@
 
 $(VENV)/docs.done: pyproject.toml $(NATIVE) | $(BIN)/python
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[plot,server,docs]'

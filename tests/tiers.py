@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+import hypothesis
 import pytest
 
 T = TypeVar("T")
@@ -55,6 +56,16 @@ def sample(items: Sequence[T], count: int, of: str) -> list[T]:
 def examples(most: int, share: float = 0.2) -> int:
     """How many of ``most`` examples to try: that share of them, and all in ``make test-all``."""
     return most if ALL else max(1, round(share * most))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Hypothesis draws by the same seed, and judges no time. (With ``CI`` it has a profile of its own: always the same
+    examples.)"""
+    if os.environ.get("CI") is None and not config.getoption("hypothesis_seed", None):
+        config.option.hypothesis_seed = str(SEED)
+        hypothesis.settings.register_profile("ours", deadline=None)
+        hypothesis.settings.load_profile("ours")
 
 
 _ROOT = "take root (several users, GPUs that are set): run them in a container"
