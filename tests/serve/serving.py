@@ -4,8 +4,9 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
+
+from tests.preloaded import Command
 
 
 class Serving:
@@ -16,7 +17,7 @@ class Serving:
 
     def __init__(self, database: str, home: Path, *flags: str, trusting: bool = True) -> None:
         trust = ["--trust-local-users"] if trusting else []
-        self._command = [sys.executable, "-m", "joulewise", "serve", "--database", database, *trust, *flags]
+        self._words = ["serve", "--database", database, *trust, *flags]
         self._home = home
         self.said = ""
         self._environ = {**os.environ, "JOULEWISE_HOME": str(home), "OPENBLAS_NUM_THREADS": "1"}
@@ -48,9 +49,7 @@ class Serving:
 
     def start_again(self) -> None:
         """Returns at once; where it will listen is known if it did before."""
-        self.process = subprocess.Popen(
-            [*self._command, "--port", self._port], env=self._environ, stderr=subprocess.PIPE, text=True
-        )
+        self.process = Command(*self._words, "--port", self._port, env=self._environ, stderr=subprocess.PIPE)
 
     def kill(self) -> None:
         self.process.kill()
