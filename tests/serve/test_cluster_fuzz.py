@@ -19,6 +19,7 @@ described = schemathesis.openapi.from_asgi("/openapi.json", APP)
 IF_TOO_LONG = [check for check in JUDGED if check.__name__ != "negative_data_rejection"]
 
 
+@pytest.mark.sampled
 @described.parametrize()
 @QUICKLY
 def test_whatever_is_sent_it_answers_as_described(case):
