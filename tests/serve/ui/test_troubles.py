@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +13,7 @@ pytest.importorskip("fastapi", reason="the server's packages are not installed (
 
 from joulewise.store.database import Database
 from joulewise.store.sql import SqliteStore
+from tests import preloaded
 from tests.serve import face_toys
 from tests.serve.serving import Serving
 from tests.serve.ui import toys
@@ -49,12 +48,12 @@ def kept(tmp_path_factory) -> Iterator[Serving]:
 
 
 @pytest.fixture
-def opened(browser, kept: Serving) -> Iterator[Callable[[], Tab]]:
+def opened(pages, kept: Serving) -> Iterator[Callable[[], Tab]]:
     """Opens tabs that may only complain of what was refused."""
     tabs: list[Tab] = []
 
     def one() -> Tab:
-        tabs.append(Tab(browser, kept.url))
+        tabs.append(Tab(pages, kept.url))
         return tabs[-1]
 
     yield one
@@ -328,15 +327,16 @@ def test_what_is_drawn_stands_out_from_its_ground(tab, dark):
 
 
 def made(tokens: Path, *scope: str) -> str:
-    argv = [sys.executable, "-m", "joulewise", "serve", "token", "--scope", *scope, "--token-file", str(tokens)]
-    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()[-1]
+    words = ["serve", "token", "--scope", *scope, "--token-file", str(tokens)]
+    return preloaded.run(*words, check=True).stdout.split()[-1]
 
 
-def test_a_token_is_asked_for_when_the_reader_asks_and_one_that_does_not_do_can_be_replaced(browser, tmp_path):
+@pytest.mark.exhaustive
+def test_a_token_is_asked_for_when_the_reader_asks_and_one_that_does_not_do_can_be_replaced(pages, tmp_path):
     tokens = tmp_path / "tokens"
     agent, reader = made(tokens, "agent", "--name", "n1"), made(tokens, "read")
     serving = Serving(str(tmp_path / "x.db"), tmp_path, "--no-gpu", "--token-file", str(tokens), trusting=False)
-    looking = Tab(browser, serving.url)
+    looking = Tab(pages, serving.url, own=True)
     try:
         looking.page.clock.install()
         looking.page.goto(serving.url)
