@@ -16,9 +16,9 @@ ROOT = Path(__file__).parents[2]
 STREAM = "one"
 
 
-def started(script: str, *arguments: str) -> Command:
+def started(script: str, *arguments: str, stdout: int | None = None) -> Command:
     """A process of its own that runs a script."""
-    return Command(script, *arguments, module="tests.store.writing", cwd=ROOT)
+    return Command(script, *arguments, module="tests.store.writing", cwd=ROOT, stdout=stdout)
 
 
 def writer(url: str, number: int, many: int) -> Command:
