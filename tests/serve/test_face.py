@@ -49,7 +49,8 @@ WORTH = Worth(0.3, "EUR", 400.0, "made up")
 SECRET, TOKEN = make(Scope.READ)
 
 
-ENGINES = ["sqlite", pytest.param("postgresql", marks=pytest.mark.xdist_group("postgresql"))]
+POSTGRESQL = pytest.mark.xdist_group("postgresql")
+ENGINES = ["sqlite", pytest.param("postgresql", marks=POSTGRESQL)]
 
 
 @pytest.fixture(scope="module", params=ENGINES)
@@ -82,7 +83,8 @@ def face(app: FastAPI) -> Api:
     return Api(app)
 
 
-@pytest.fixture(params=ENGINES)
+# What is read of a PostgreSQL is seen in the other store; one for each test is dear.
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=(POSTGRESQL, pytest.mark.exhaustive))])
 def own(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     """An empty store of the test's own."""
     made = open_store(tmp_path / "jobs.db" if request.param == "sqlite" else request.getfixturevalue("database_url"))

@@ -18,6 +18,7 @@ from tests.serve import face_toys
 from tests.serve.serving import Serving
 from tests.serve.ui import toys
 from tests.serve.ui.tab import Tab
+from tests.tiers import sample
 
 pytestmark = [pytest.mark.xdist_group("dashboard"), pytest.mark.slow]
 
@@ -113,6 +114,7 @@ def test_an_answer_that_is_no_json_is_told_as_such(opened):
     assert "destructure" not in looking.text()
 
 
+@pytest.mark.exhaustive
 def test_a_job_that_cannot_be_read_is_a_row_that_says_why(opened):
     looking = opened()
     looking.page.route("**/api/series", lambda route: route.fulfill(json={"series": ["bad", "worse"]}))
@@ -131,7 +133,10 @@ SAVINGS = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "saved_j", "half_j", "headline", "note", "good"), SAVINGS, ids=lambda each: each)
+@pytest.mark.sampled
+@pytest.mark.parametrize(
+    ("kind", "saved_j", "half_j", "headline", "note", "good"), sample(SAVINGS, 2, of="savings"), ids=lambda each: each
+)
 def test_only_what_is_proven_to_be_saved_is_called_so(opened, kind, saved_j, half_j, headline, note, good):
     looking = opened()
     looking.go("#/plans")
@@ -146,6 +151,7 @@ def test_only_what_is_proven_to_be_saved_is_called_so(opened, kind, saved_j, hal
     assert ("EUR" in looking.text("main dl")) is good
 
 
+@pytest.mark.exhaustive
 def test_a_runs_own_saving_is_good_only_where_it_is_one(opened):
     looking = opened()
     looking.go(f"#/runs/{face_toys.TUNED}")
@@ -211,6 +217,7 @@ def test_whoever_looks_closer_sees_more_and_can_still_reach_the_decisions(opened
     )
 
 
+@pytest.mark.exhaustive
 def test_a_ribbon_that_has_not_all_decisions_says_so(opened):
     looking = opened()
     looking.go("#/plans")
@@ -235,6 +242,7 @@ def test_a_ribbon_that_has_not_all_decisions_says_so(opened):
     assert "no. 0" in rows.first.inner_text()
 
 
+@pytest.mark.exhaustive
 def test_a_filter_waits_until_it_is_told_to_show(opened):
     looking = opened()
     looking.go("#/runs")
@@ -257,6 +265,7 @@ def test_a_search_says_why_something_was_found_and_that_there_is_more(opened):
     assert looking.page.locator("#runs-query").input_value() == "many-"
 
 
+@pytest.mark.exhaustive
 def test_a_cap_that_is_nearly_kept_leaves_nothing(opened):
     looking = opened()
     path = f"/api/clusters/{face_toys.CLUSTER.replace('/', '%2F')}"
@@ -270,6 +279,7 @@ def test_a_cap_that_is_nearly_kept_leaves_nothing(opened):
         looking.go("#/plans")
 
 
+@pytest.mark.exhaustive
 def test_a_long_history_shows_its_latest_trials_and_no_run_that_is_not_over(tab):
     looking = tab()
     looking.go("#/plans")
