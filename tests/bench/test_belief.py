@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from pathlib import Path
 
+import pytest
+
 from bench.belief import Case, cases, figures, judge, table
 
 
+@pytest.mark.exhaustive
 def test_three_probes_tell_the_rest_of_measured_tables(data: Path) -> None:
     grouped: dict[str, list[Case]] = defaultdict(list)
     for case in cases(data, drawn=2):

@@ -13,6 +13,7 @@ from bench.cluster_cap_nodes import node_figures
 from joulewise.cluster.purse import Purse
 
 
+@pytest.mark.exhaustive
 def test_the_quick_days_end_with_all_figures(capsys: pytest.CaptureFixture[str]) -> None:
     assert cluster.main(["cap", "--only", "days", "--quick", "--json"]) == 0
     said = capsys.readouterr()

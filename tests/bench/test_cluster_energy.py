@@ -206,6 +206,7 @@ def test_the_interval_holds_the_mean_and_is_a_point_for_blocks_that_agree() -> N
 # ---- the entry ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_whole_bench_runs_on_a_few_jobs_and_says_what_it_must(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

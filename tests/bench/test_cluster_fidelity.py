@@ -18,6 +18,7 @@ def job(name: str, submitted_s: float, gpus: int, duration_s: float) -> TraceJob
     return TraceJob(name, submitted_s, gpus, duration_s)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_every_published_figure_is_met_to_its_last_digit(
     data: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path

@@ -19,6 +19,7 @@ from joulewise.model.throughput_fit import Seen
 CHIP = catalog.load("a100-sxm").chip
 
 
+@pytest.mark.exhaustive
 def test_the_a100_tables_are_told_within_five_per_cent_by_models_of_other_networks(data: Path):
     jobs = cluster_tables.a100(data)
     guesses = list(left_out(jobs, jobs, lambda _: CHIP, some_counts))

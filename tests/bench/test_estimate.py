@@ -2,11 +2,14 @@
 
 from pathlib import Path
 
+import pytest
+
 from bench.estimate import BOUNDS, Asked, asked, figures, report
 from bench.estimate_truths import watched
 from joulewise.model.fleet import Interval
 
 
+@pytest.mark.exhaustive
 def test_intervals_hold_the_truth_of_virtual_jobs_and_tell_large_savings_from_small():
     jobs = watched(None, count=9, seed=11)
     found: list[Asked] = [each for job in jobs for each in asked(job, "library", (), (0.02,))]

@@ -67,6 +67,7 @@ def test_a_python_without_lowtime_is_said_so(tmp_path: Path) -> None:
         frontier_lowtime.run(synthetic(2, 2), 0.006, limit_s=1.0, python=tmp_path / "python")
 
 
+@pytest.mark.exhaustive
 def test_lowtimes_plans_never_beat_ours_at_their_true_time() -> None:
     row = frontier.solved(synthetic(4, 8), repeats=1)
     found = lowtime(row.case, 0.006, filter_effective=True)
@@ -77,6 +78,7 @@ def test_lowtimes_plans_never_beat_ours_at_their_true_time() -> None:
     assert row.margin > 0
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_lowtime_as_we_run_it_reproduces_its_published_frontier(data: Path) -> None:
     folder = data / "perseus"

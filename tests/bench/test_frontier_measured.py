@@ -155,6 +155,7 @@ def test_nothing_of_a_predicted_plan_but_its_clocks_is_used(data: Path, tmp_path
     assert said[0] == said[1]
 
 
+@pytest.mark.exhaustive
 def test_measured_iterations_are_foretold_within_two_and_three_percent(
     data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

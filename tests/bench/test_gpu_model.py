@@ -166,6 +166,7 @@ def test_without_data_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) -> N
         public_sweeps.data_folder()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_public_series_are_told_as_well_as_promised(data: Path) -> None:
     tally = gpu_model.run(

@@ -92,6 +92,7 @@ def test_what_the_guard_keeps_its_bets_keep() -> None:
     assert not (through & ~kept).any()
 
 
+@pytest.mark.exhaustive
 def test_it_ends_with_its_figures(capsys: pytest.CaptureFixture[str]) -> None:
     assert guarantee.main(["--replays", "60", "--json"]) == 0
     figures = json.loads(capsys.readouterr().out.splitlines()[-1])["figures"]

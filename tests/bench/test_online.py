@@ -103,6 +103,7 @@ def test_a_file_that_is_no_sweep_is_refused_in_one_line(tmp_path: Path, capsys: 
         tables(tmp_path / "none.csv")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_on_the_public_sweep_most_of_the_oracles_saving_is_had_and_no_bound_broken(data: Path) -> None:
     ours = online_sweep.methods(None, None, 0)["ours"]

@@ -41,6 +41,7 @@ def test_kareus_search_spends_its_budget_and_no_candidate_twice(table: Table) ->
     assert set(passes) >= {"static", "uncertainty"}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_ours_reaches_the_measured_frontier_with_half_of_kareus_evaluations(table: Table) -> None:
     ours = [play(table, "ours", seed, whole=False).evaluations for seed in range(3)]
@@ -48,6 +49,7 @@ def test_ours_reaches_the_measured_frontier_with_half_of_kareus_evaluations(tabl
     assert np.median(ours) <= np.median(theirs) / 2
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_ours_gets_further_than_kareus_on_a_table_that_nobody_has_seen() -> None:
     unseen = made(2)
@@ -60,6 +62,7 @@ def test_ours_gets_further_than_kareus_on_a_table_that_nobody_has_seen() -> None
     assert lines[-1]["outcome"]["evaluations_to_99"] == ours.evaluations
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_simulator_predicts_a_window_and_clocks_it_was_not_fitted_to(table: Table, data: Path) -> None:
     rows, clocks = measured(table)[::2], clocked(data / STAGE_FILE)

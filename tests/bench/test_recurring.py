@@ -216,6 +216,7 @@ def test_the_public_traces_give_the_published_tables_exactly(data: Path) -> None
         assert truth.floor == pytest.approx(floor, abs=6e-3)
 
 
+@pytest.mark.exhaustive
 def test_zeus_is_found_as_it_was_published(data: Path) -> None:
     """Cost ratios within 3 % a pair; regret within what so few seeds can tell, and 5 % on the mean of all."""
     seeds = 40

@@ -125,6 +125,7 @@ def test_when_the_time_is_over_what_was_measured_is_kept_and_the_rest_named(tmp_
     assert found["figures"]["recurrences"] == len(found["recurrences"])
 
 
+@pytest.mark.exhaustive
 def test_on_the_processor_it_really_trains_and_calls_its_joules_modelled(peers_python, tmp_path):
     out, target = tmp_path / "result.json", 3.4
     small = ["--batch-sizes", "8..128", "--default", "8", "--lr", "0.003", "--width", "16", "--depth", "1"]

@@ -47,6 +47,7 @@ def traces(tmp_path: Path) -> tuple[Path, list[Path]]:
     return train, power
 
 
+@pytest.mark.exhaustive
 def test_every_figure_is_there_and_the_decisions_add_up_to_them(
     traces: tuple[Path, list[Path]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -26,6 +26,7 @@ from joulewise.cli.standing import label_lines
 from joulewise.store import Database, SqliteStore
 from joulewise.store.countersignature import SigningKey
 from tests.scenario_table import Shown
+from tests.tiers import sample
 
 HONEST = [
     "steady",
@@ -95,12 +96,25 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
     return Folder(at, SigningKey.open(at / "forger.key"), SigningKey.open(at / "watcher.key"))
 
 
+class Honest(dict[str, Path]):
+    """Kind → the store of an honest run of it, which is made when it is asked for."""
+
+    def __init__(self, at: Path) -> None:
+        super().__init__()
+        self._at = at
+
+    def __missing__(self, kind: str) -> Path:
+        self.update(honest_runs(self._at, 0, [kind]))
+        return self[kind]
+
+
 @pytest.fixture(scope="module")
-def honest(folder: Folder) -> dict[str, Path]:
-    return honest_runs(folder.at, 0, HONEST)
+def honest(folder: Folder) -> Honest:
+    return Honest(folder.at)
 
 
-@pytest.mark.parametrize("kind", HONEST)
+@pytest.mark.sampled
+@pytest.mark.parametrize("kind", sample(HONEST, 4, of="honest runs"))
 def test_an_honest_run_stands(kind: str, folder: Folder, honest: dict[str, Path]) -> None:
     case = folder.open(honest[kind], honest[kind])
     found = examine(case, key=False)
@@ -113,7 +127,8 @@ def test_an_honest_run_stands(kind: str, folder: Folder, honest: dict[str, Path]
         assert found["readings"]["why_not"]
 
 
-@pytest.mark.parametrize("what", SAMPLE)
+@pytest.mark.sampled
+@pytest.mark.parametrize("what", sample(SAMPLE, 8, of="forgeries"))
 def test_a_forgery_gets_no_label_that_it_does_not_deserve(
     what: str, folder: Folder, honest: dict[str, Path], scenario: Callable[..., Shown]
 ) -> None:
@@ -130,7 +145,8 @@ def test_a_forgery_gets_no_label_that_it_does_not_deserve(
     shown.saw(str(without["label"] or f"refused: {without['problems'][0]}"))
 
 
-@pytest.mark.parametrize("kind", ["steady", "short steps", "evaluations", "resumed"])
+@pytest.mark.sampled
+@pytest.mark.parametrize("kind", sample(["steady", "short steps", "evaluations", "resumed"], 1, of="not noticed"))
 def test_what_is_just_not_noticed_lies_within_what_is_printed(
     kind: str, folder: Folder, honest: dict[str, Path], scenario: Callable[..., Shown]
 ) -> None:
@@ -146,7 +162,8 @@ def test_what_is_just_not_noticed_lies_within_what_is_printed(
     shown.saw(f"{100 * most.change:.1f} %, stated ± {100 * most.tolerance:.1f} %")
 
 
-@pytest.mark.parametrize("kind", ["short steps", "evaluations"])
+@pytest.mark.sampled
+@pytest.mark.parametrize("kind", sample(["short steps", "evaluations"], 1, of="both sides"))
 def test_both_sides_by_a_little_are_noticed_on_other_jobs(kind: str, folder: Folder, honest: dict[str, Path]) -> None:
     """Blocks at default are short, and each may be wrong by several per cent: together they may not."""
     _, change = FORGERIES["joules at default × 1.06, set × 0.98"]
@@ -155,6 +172,7 @@ def test_both_sides_by_a_little_are_noticed_on_other_jobs(kind: str, folder: Fol
     assert any("the blocks say " in problem for problem in without["problems"])
 
 
+@pytest.mark.exhaustive  # a run in real time
 def test_when_a_run_on_a_fast_clock_was_signed_is_said_not_to_be_known(folder: Folder, honest: dict[str, Path]) -> None:
     case = folder.open(honest[DEPENDS], honest[DEPENDS])
     case.sign(case.watcher)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from bench.siege import saved_settings
 from bench.siege.saved_settings import DAMAGES, Desk
 from joulewise.device.undo import Undo
+from tests.tiers import examples
 
 
 @pytest.fixture(scope="module")
@@ -18,8 +19,9 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
     return Desk(tmp_path_factory.mktemp("desk") / "state")
 
 
+@pytest.mark.sampled
 @given(seed=st.integers(0, 1 << 32), kind=st.sampled_from(list(DAMAGES)))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_however_a_file_is_damaged_a_gpu_comes_back_or_is_owed(desk: Desk, seed: int, kind: str) -> None:
     outcomes = desk.trial(random.Random(seed), kind)
     assert len(outcomes) == (2 if kind == "files swapped" else 1)

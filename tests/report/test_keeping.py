@@ -1,7 +1,5 @@
 """A run being kept, beside the command: named late, in vain, or by a store that hangs; the command never notices."""
 
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -24,6 +22,7 @@ from joulewise.store.unsent import Unsent
 from tests.cli import made_up
 from tests.cli.test_locked_store import LOCKS_SQLITE, Locked
 from tests.daemon.running import until
+from tests.store.writing import started
 
 LOCKS_WRITERS = LOCKS_SQLITE.replace("EXCLUSIVE", "IMMEDIATE")
 
@@ -253,8 +252,7 @@ def tuner(tmp_path, monkeypatch):
     monkeypatch.setenv("JOULEWISE_HOME", str(tmp_path))
 
     def tuner(how):
-        command = [sys.executable, "-c", TUNER, str(tmp_path / "joulewise.db"), how]
-        subprocess.run(command, check=True, timeout=60)
+        assert started(TUNER, str(tmp_path / "joulewise.db"), how).wait() == 0
 
     return tuner
 

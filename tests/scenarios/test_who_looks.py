@@ -33,8 +33,8 @@ READ = ["/api/runs", "/api/overview", "/api/gpus", "/api/series", "/api/search?q
 def serving(tmp_path: Path) -> Iterator[Callable[..., Serving]]:
     made: list[Serving] = []
 
-    def started(*flags: str, trusting: bool = False) -> Serving:
-        made.append(Serving(str(tmp_path / "jobs.db"), tmp_path, "--no-gpu", *flags, trusting=trusting))
+    def started(*flags: str, trusting: bool = False, cold: bool = False) -> Serving:
+        made.append(Serving(str(tmp_path / "jobs.db"), tmp_path, "--no-gpu", *flags, trusting=trusting, cold=cold))
         return made[-1]
 
     yield started
@@ -80,7 +80,7 @@ def test_another_user_of_the_machine_sees_and_writes_nothing(tmp_path, scenario)
 @pytest.mark.usefixtures("private_run")
 def test_the_link_works_once_for_reading_and_no_other_process_can_find_what_it_carries(serving, tmp_path, scenario):
     shown = scenario("R31", "the one-time link", criterion="once, to read; in no command line, file or log of others")
-    server = serving()
+    server = serving(cold=True)
     address, _, code = server.link.partition("#once=")
     assert address == f"{server.url}/"
 

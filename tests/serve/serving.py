@@ -7,16 +7,20 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.preloaded import Command
+
 
 class Serving:
     """Started at once; ``url`` is where it listens. Killed or ended, it can be started again at the same address.
 
     It trusts this machine's users, so that most tests need no token. ``trusting``: False for what a user gets who says
-    nothing; ``link`` is then what it printed, ``socket`` where it serves its user's clients."""
+    nothing; ``link`` is then what it printed, ``socket`` where it serves its user's clients. ``cold``: in an
+    interpreter of its own, for what the kernel has of its command line and environment."""
 
-    def __init__(self, database: str, home: Path, *flags: str, trusting: bool = True) -> None:
+    def __init__(self, database: str, home: Path, *flags: str, trusting: bool = True, cold: bool = False) -> None:
         trust = ["--trust-local-users"] if trusting else []
         self._command = [sys.executable, "-m", "joulewise", "serve", "--database", database, *trust, *flags]
+        self._cold = cold
         self._home = home
         self.said = ""
         self._environ = {**os.environ, "JOULEWISE_HOME": str(home), "OPENBLAS_NUM_THREADS": "1"}
@@ -48,9 +52,12 @@ class Serving:
 
     def start_again(self) -> None:
         """Returns at once; where it will listen is known if it did before."""
-        self.process = subprocess.Popen(
-            [*self._command, "--port", self._port], env=self._environ, stderr=subprocess.PIPE, text=True
-        )
+        self.process: Command | subprocess.Popen[str]
+        command = [*self._command, "--port", self._port]
+        if self._cold:
+            self.process = subprocess.Popen(command, env=self._environ, stderr=subprocess.PIPE, text=True)
+        else:
+            self.process = Command(*command[3:], env=self._environ, stderr=subprocess.PIPE)
 
     def kill(self) -> None:
         self.process.kill()

@@ -27,6 +27,7 @@ def description():
 IF_TOO_LONG = [check for check in JUDGED if check.__name__ != "negative_data_rejection"]
 
 
+@pytest.mark.sampled
 @described.parametrize()
 @QUICKLY
 def test_whatever_is_sent_it_answers_as_described(case):

@@ -49,21 +49,18 @@ WORTH = Worth(0.3, "EUR", 400.0, "made up")
 SECRET, TOKEN = make(Scope.READ)
 
 
-ENGINES = ["sqlite", pytest.param("postgresql", marks=pytest.mark.xdist_group("postgresql"))]
-
-
-def new_store(request: pytest.FixtureRequest, folder: Path) -> Store:
-    """An empty one of the engine that is the fixture's parameter."""
-    if request.param == "sqlite":
-        return open_store(folder / "jobs.db")
-    server = request.getfixturevalue("postgresql")
-    return open_store(server.url(server.new_database()))
+POSTGRESQL = pytest.mark.xdist_group("postgresql")
+ENGINES = ["sqlite", pytest.param("postgresql", marks=POSTGRESQL)]
 
 
 @pytest.fixture(scope="module", params=ENGINES)
 def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     """One for all tests that only read."""
-    made = new_store(request, tmp_path_factory.mktemp("face"))
+    if request.param == "sqlite":
+        made = open_store(tmp_path_factory.mktemp("face") / "jobs.db")
+    else:
+        server = request.getfixturevalue("postgresql")
+        made = open_store(server.url(server.new_database()))
     toys.filled(made)
     yield made
     made.close()
@@ -86,10 +83,11 @@ def face(app: FastAPI) -> Api:
     return Api(app)
 
 
-@pytest.fixture(params=ENGINES)
+# What is read of a PostgreSQL is seen in the other store; one for each test is dear.
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=(POSTGRESQL, pytest.mark.exhaustive))])
 def own(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     """An empty store of the test's own."""
-    made = new_store(request, tmp_path)
+    made = open_store(tmp_path / "jobs.db" if request.param == "sqlite" else request.getfixturevalue("database_url"))
     yield made
     made.close()
 

@@ -20,6 +20,7 @@ from tests.monitor.played import PlayedGpu, constant
 from tests.plan.made_up import plan
 from tests.serve import face_toys as toys
 from tests.serve.conftest import ASK, COST, JOB, TELL, Api
+from tests.tiers import examples
 
 schemathesis = pytest.importorskip("schemathesis")
 CHECKS = pytest.importorskip("schemathesis.checks")
@@ -40,7 +41,7 @@ JUDGED = [
 ]
 # The same cases every time, and no search for a smaller one that fails: that can take minutes here.
 QUICKLY = hypothesis.settings(
-    max_examples=60,
+    max_examples=examples(60),
     deadline=None,
     derandomize=True,
     database=None,
@@ -109,6 +110,7 @@ def _something_of_everything() -> Iterator[None]:
     shutil.rmtree(HOME)
 
 
+@pytest.mark.sampled
 @described.parametrize()
 @QUICKLY
 def test_whatever_is_sent_it_answers_as_described(case):
@@ -129,7 +131,8 @@ NUMBERS = hypothesis.strategies.floats(0, 1e9) | hypothesis.strategies.sampled_f
 EPOCHS = hypothesis.strategies.integers(0, 12) | hypothesis.strategies.just(1_000_000)
 
 
-@hypothesis.settings(QUICKLY, max_examples=25)
+@pytest.mark.sampled
+@hypothesis.settings(QUICKLY, max_examples=examples(25))
 @hypothesis.given(
     outcomes=hypothesis.strategies.lists(
         hypothesis.strategies.tuples(

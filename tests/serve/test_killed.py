@@ -1,8 +1,5 @@
 """Two servers on one PostgreSQL, eight clients, and a ``kill -9`` for each in turn: nothing is lost or doubled."""
 
-import os
-import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -15,10 +12,13 @@ from joulewise.core.series import Recurring
 from joulewise.store import open_store
 from joulewise.tune.desk import Desk
 from joulewise.tune.series import SeriesTuner
+from tests.preloaded import Command
 from tests.serve.serving import Serving
+from tests.tiers import examples
 
-CLIENT = Path(__file__).parent / "clients" / "recurrences.py"
-RECURRENCES, CLIENTS = 500, 8
+ROOT = Path(__file__).parents[2]
+CLIENT = "tests.serve.clients.recurrences"
+RECURRENCES, CLIENTS = examples(500, share=0.4), 8
 JOB = Recurring("nightly", (8, 16, 32, 64, 128, 256), 256, 30)
 DEADLINE_S = 400.0  # for a machine that is busy with other things; it takes some fifteen seconds
 
@@ -30,12 +30,11 @@ class Playing:
         shares = [RECURRENCES // CLIENTS + (each < RECURRENCES % CLIENTS) for each in range(CLIENTS)]
         self.name, self.share = f"client{number}", shares[number]
         self._log = folder / f"{self.name}.log"
-        self._command = [sys.executable, str(CLIENT), url, JOB.name, self.name]
-        self._command += [str(sum(shares[:number])), str(shares[number]), str(folder)]
+        self._words = [url, JOB.name, self.name, str(sum(shares[:number])), str(shares[number]), str(folder)]
         self.start_again()
 
     def start_again(self) -> None:
-        self.process = subprocess.Popen(self._command, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"})
+        self.process = Command(*self._words, module=CLIENT, cwd=ROOT)
 
     def kill(self) -> None:
         self.process.kill()
@@ -47,6 +46,7 @@ class Playing:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled
 @pytest.mark.xdist_group("postgresql")
 def test_nothing_is_lost_doubled_or_stuck_whoever_is_killed(postgresql, database_url, tmp_path, scenario):
     shown = scenario(

@@ -1,8 +1,5 @@
-import os
 import sqlite3
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,8 +10,7 @@ from joulewise.store import Database, MemoryJournal, SqliteJournal, default_path
 from joulewise.store.database import on_network
 from joulewise.store.journal import Journal
 from joulewise.testing import JournalConformance
-
-SOURCE = Path(__file__).parents[2] / "src"
+from tests.store.writing import started
 
 
 def event(place: int) -> Shifted:
@@ -40,8 +36,7 @@ def test_a_journal_outlives_its_process_and_streams_do_not_mix(tmp_path):
         "from joulewise.store import SqliteJournal; import os;"
         "SqliteJournal(Path(sys.argv[1]), 'a').append(Shifted(1.0, 'pace', 'written')); os._exit(9)"
     )
-    ended = subprocess.run([sys.executable, "-c", script, str(file)], env={**os.environ, "PYTHONPATH": str(SOURCE)})
-    assert ended.returncode == 9
+    assert started(script, str(file)).wait() == 9
     SqliteJournal(file, "b").append(event(7))
     assert [each.says for _, each in SqliteJournal(file, "a").read()] == ["written"]
 
@@ -54,9 +49,7 @@ def test_processes_that_append_at_once_lose_nothing(tmp_path):
         "journal = SqliteJournal(Path(sys.argv[1]), 'one');"
         "[journal.append(Shifted(float(n), 'pace', sys.argv[2])) for n in range(40)]; assert journal.flush()"
     )
-    command = [sys.executable, "-c", script, str(file)]
-    environ = {**os.environ, "PYTHONPATH": str(SOURCE)}
-    writers = [subprocess.Popen([*command, str(number)], env=environ) for number in range(3)]
+    writers = [started(script, str(file), str(number)) for number in range(3)]
     assert [writer.wait(60) for writer in writers] == [0, 0, 0]
     read = list(SqliteJournal(file, "one").read())
     assert [number for number, _ in read] == list(range(1, 121))
@@ -159,11 +152,7 @@ def test_a_forked_child_has_a_connection_of_its_own(tmp_path):
         "journal.append(Shifted(2.0, 'pace', 'child' if pid == 0 else 'parent'));"
         "pid and os.waitpid(pid, 0)"
     )
-    subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path / "joulewise.db")],
-        env={**os.environ, "PYTHONPATH": str(SOURCE)},
-        check=True,
-    )
+    assert started(script, str(tmp_path / "joulewise.db")).wait() == 0
     assert [number for number, _ in journal.read()] == [1, 2, 3, 4]
 
 

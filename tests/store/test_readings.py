@@ -1,12 +1,9 @@
 """Readings on both engines: what is drawn is what was read, of a minute and of a month; damage stays where it is."""
 
 import math
-import os
 import random
 import signal
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -14,8 +11,8 @@ from joulewise.core.errors import NotKept
 from joulewise.store import Database, Sample, SqliteStore, open_store
 from joulewise.store.readings import BLOCK, Readings
 from tests.store.test_journal import FullDisk
+from tests.store.writing import started
 
-SOURCE = Path(__file__).parents[2] / "src"
 RUN, GPU = "20260101-000000-abcd", "GPU-1"
 START_S = 1.75e9
 
@@ -202,9 +199,8 @@ for place in range(100_000):
 
 def test_a_writer_that_is_killed_loses_only_what_it_had_not_written(tmp_path):
     url = str(tmp_path / "a.db")
-    environ = {**os.environ, "PYTHONPATH": str(SOURCE)}
-    with subprocess.Popen([sys.executable, "-c", _WRITER, url], env=environ, stdout=subprocess.PIPE) as doomed:
-        assert doomed.stdout.readline() == b"ready\n"
+    with started(_WRITER, url, stdout=subprocess.PIPE) as doomed:
+        assert doomed.stdout.readline() == "ready\n"
         doomed.send_signal(signal.SIGKILL)
     store = open_store(url)
     curve = store.readings().read("doomed", GPU, most_points=100_000)

@@ -1,9 +1,6 @@
 """Tables of every version that was ever written are brought to this one, with all that is in them."""
 
-import os
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,8 +9,8 @@ from joulewise.core.errors import NotKept
 from joulewise.core.event import Expired
 from joulewise.store import Memory, Sample, open_store
 from joulewise.store.schema import VERSION, Engine, steps
+from tests.store.writing import started
 
-SOURCE = Path(__file__).parents[2] / "src"
 LINE = '{"event":"Expired","time_s":1.0,"trial":3,"reason":"old"}'
 # As joulewise wrote it before there were steps; never to be edited.
 VERSION_1 = f"""
@@ -132,8 +129,7 @@ def test_processes_that_migrate_one_file_at_once_do_it_once(file):
         "journal = open_store(sys.argv[1]).journal('run');"
         "journal.append(Expired(1.0, 1, 'x')); assert journal.flush(), journal.trouble"
     )
-    environ = {**os.environ, "PYTHONPATH": str(SOURCE)}
-    writers = [subprocess.Popen([sys.executable, "-c", script, str(file)], env=environ) for _ in range(4)]
+    writers = [started(script, str(file)) for _ in range(4)]
     assert [writer.wait(60) for writer in writers] == [0, 0, 0, 0]
     store = open_store(file)
     assert [number for number, _ in store.journal("run").read()] == [1, 2, 3, 4]

@@ -4,12 +4,14 @@
 
 What it knows is in FOLDER/NAME.log, one line as soon as it happened: ``got TRIAL KEY``, ``told TRIAL``, ``done
 RECURRENCE``. Started again it goes on with the recurrence that is not done, as a user does who submits it once more.
+Until it has been killed once it does not come to its end: in its last trial it waits for that.
 The training is made up: epochs that fall and rise with the batch size, and luck.
 """
 
 import math
 import os
 import random
+import signal
 import sys
 from pathlib import Path
 
@@ -23,6 +25,7 @@ MAX_EPOCHS = 30
 
 def main(url: str, job: str, name: str, first: int, count: int, folder: Path) -> None:
     log = folder / f"{name}.log"
+    again = log.exists()
     done = {line.split()[1] for line in log.read_text().splitlines() if line.startswith("done")} if log.exists() else ()
     desk = Client(url, job)
     with log.open("a", buffering=1) as says:
@@ -30,15 +33,18 @@ def main(url: str, job: str, name: str, first: int, count: int, folder: Path) ->
             recurrence = f"r{number}"
             if recurrence in done:
                 continue
-            while not trial(desk, recurrence, name, says):
+            waits = not again and number == first + count - 1
+            while not trial(desk, recurrence, name, says, waits=waits):
                 pass
             says.write(f"done {recurrence}\n")
 
 
-def trial(desk: Client, recurrence: str, name: str, says) -> bool:
+def trial(desk: Client, recurrence: str, name: str, says, *, waits: bool) -> bool:
     key = f"{name}:{os.getpid()}:{random.getrandbits(64):x}"
     asked = desk.ask(recurrence, Platform("made up", 1, 300.0), name, key, LEASE_S)
     says.write(f"got {asked.trial} {key}\n")
+    while waits:
+        signal.pause()
     needed = math.ceil(6 * (0.3 + (math.log2(asked.batch_size) - 6) ** 2 / 9) * random.lognormvariate(1, 0.15))
     cost = EpochCost(1 + 64 / asked.batch_size, 250 * (1 + 64 / asked.batch_size))
     most = desk.progress(asked.trial, 1, [cost], LEASE_S).most_epochs

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.serve.serving import Serving
-from tests.serve.ui.tab import Tab
+from tests.serve.ui.tab import Pages, Tab
 
 DEMO = Path(__file__).parents[3] / "examples" / "demo_face.py"
 
@@ -34,13 +34,18 @@ def dashboard(demo: Path) -> Iterator[Serving]:
     serving.end()
 
 
+@pytest.fixture(scope="module")
+def pages(browser) -> Pages:
+    return Pages(browser)
+
+
 @pytest.fixture
-def tab(browser, dashboard: Serving) -> Iterator[Callable[..., Tab]]:
+def tab(pages: Pages, dashboard: Serving) -> Iterator[Callable[..., Tab]]:
     """Opens tabs on the dashboard, or on another ``url``. No tab may have complained, or asked anybody else."""
     tabs: list[Tab] = []
 
     def opened(url: str = dashboard.url, **how: bool) -> Tab:
-        tabs.append(Tab(browser, url, **how))
+        tabs.append(Tab(pages, url, **how))
         return tabs[-1]
 
     yield opened

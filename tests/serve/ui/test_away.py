@@ -2,14 +2,13 @@
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("fastapi", reason="the server's packages are not installed (pip install 'joulewise[server]')")
 
+from tests import preloaded
 from tests.serve.serving import Serving
 from tests.serve.ui.tab import Tab
 
@@ -30,12 +29,12 @@ def serving(tmp_path: Path):
 
 
 @pytest.fixture
-def open_tab(browser):
+def open_tab(pages):
     """Opens tabs that may only complain of a server that is away."""
     tabs: list[Tab] = []
 
     def opened(url: str) -> Tab:
-        tabs.append(Tab(browser, url))
+        tabs.append(Tab(pages, url, own=True))
         return tabs[-1]
 
     yield opened
@@ -46,9 +45,8 @@ def open_tab(browser):
 
 
 def run(folder: Path) -> None:
-    argv = [sys.executable, "-m", "joulewise", "run", "--gpu", "sim:h200", "--speed", "20", "--"]
     environ = {**os.environ, "JOULEWISE_HOME": str(folder), "JOULEWISE_DATABASE": str(folder / "x.db")}
-    subprocess.run([*argv, sys.executable, "-c", "pass"], env=environ, capture_output=True, check=True)
+    preloaded.run("run", "--gpu", "sim:h200", "--speed", "20", "--", "true", env=environ, check=True)
 
 
 def test_the_browser_of_these_tests_finds_nobody_but_this_machine(browser):
@@ -96,6 +94,7 @@ def test_while_the_server_is_away_pages_say_so_keep_what_they_showed_and_go_on_b
     )
 
 
+@pytest.mark.exhaustive
 def test_a_page_that_was_asked_for_in_vain_is_drawn_when_the_server_is_back(open_tab, serving):
     looking = open_tab(serving.url)
     looking.go("#/")
@@ -109,6 +108,7 @@ def test_a_page_that_was_asked_for_in_vain_is_drawn_when_the_server_is_back(open
     assert looking.page.locator("h1").inner_text() == "Runs"
 
 
+@pytest.mark.exhaustive
 def test_a_server_that_hangs_is_not_called_live_for_ever(open_tab, serving):
     looking = open_tab(serving.url)
     looking.page.clock.install()

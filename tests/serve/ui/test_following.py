@@ -86,6 +86,7 @@ def test_a_run_that_ends_while_one_looks_shows_its_last_readings(tab, written):
     reads_up_to(looking, "19.0 s in")
 
 
+@pytest.mark.exhaustive
 def test_what_is_written_after_the_tuner_has_ended_is_shown_too(tab, written):
     began_s = time.time() - 90.0
     events = made_up.run("late", hold=4, unix_s=began_s - made_up.START_S)
@@ -116,7 +117,7 @@ def empty(tmp_path) -> Iterator[Written]:
 
 
 def test_pages_that_were_empty_fill_while_one_looks(empty, tab, tmp_path):
-    cluster, series, plans = tab(empty.url), tab(empty.url), tab(empty.url)
+    cluster, series, plans = (tab(empty.url, own=True) for _ in range(3))
     for looking, address in ((cluster, "#/clusters"), (series, "#/series"), (plans, "#/plans")):
         looking.page.clock.install()
         live(looking, address)
@@ -142,7 +143,7 @@ def test_pages_that_were_empty_fill_while_one_looks(empty, tab, tmp_path):
 
 
 def test_times_in_a_list_pass(tab, written):
-    looking = tab(written.url)
+    looking = tab(written.url, own=True)
     looking.page.clock.install()
     live(looking, "#/runs?query=passing")
     toys.Run(written.store, "passing", began_s=time.time() - 20.0).begin()
@@ -190,6 +191,7 @@ def test_a_dialog_gives_the_focus_back_though_its_table_has_changed(tab, written
     assert looking.page.evaluate(FOCUSED) == "Why new-001?"
 
 
+@pytest.mark.exhaustive
 def test_a_span_of_a_cluster_keeps_the_focus_while_time_passes(tab, written):
     hall = toys.Hall(written.store, "spans", over=0, running=2, spans=2, now_s=time.time())
     looking = tab(written.url)
@@ -202,6 +204,7 @@ def test_a_span_of_a_cluster_keeps_the_focus_while_time_passes(tab, written):
     assert looking.page.evaluate("document.activeElement.classList.contains('span')")
 
 
+@pytest.mark.exhaustive
 def test_a_reason_that_comes_too_late_opens_nothing_and_one_that_is_open_goes_with_its_page(tab, written):
     toys.Hall(written.store, "late-why", over=1, running=1, spans=1, now_s=time.time())
     looking = tab(written.url)
@@ -220,6 +223,7 @@ def test_a_reason_that_comes_too_late_opens_nothing_and_one_that_is_open_goes_wi
     assert looking.page.locator("dialog").count() == 0
 
 
+@pytest.mark.exhaustive
 def test_decisions_wait_for_whoever_is_among_them_and_come_when_they_leave(tab, written):
     events = [event for event in made_up.run("deciding", hold=60, seed=3) if not isinstance(event, Finished | Proven)]
     shift_s = time.time() - events[30].time_s
@@ -241,6 +245,7 @@ def test_decisions_wait_for_whoever_is_among_them_and_come_when_they_leave(tab, 
     looking.page.wait_for_function("was => document.querySelectorAll('.ribbon .piece').length > was", arg=before)
 
 
+@pytest.mark.exhaustive
 def test_what_was_marked_in_the_head_of_a_run_stays_marked(tab, written):
     run = toys.Run(written.store, "marked", began_s=time.time() - 100.0)
     run.begin()

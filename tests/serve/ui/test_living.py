@@ -1,7 +1,6 @@
 """The dashboard while things happen: a first start, runs that begin, tokens, bad names."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the server's packages are not installed (pip install 'joulewise[server]')")
 
+from tests import preloaded
 from tests.serve.serving import Serving
 from tests.serve.ui.tab import Tab
 
@@ -25,10 +25,16 @@ def empty(tmp_path: Path):
     serving.end()
 
 
-def run(database: Path, *command: str) -> None:
-    argv = [sys.executable, "-m", "joulewise", "run", "--gpu", "sim:h200", "--speed", "20", "--", *command]
+def run(database: Path, *command: str) -> int:
+    """Run a command measured; its exit code."""
     environ = {**os.environ, "JOULEWISE_HOME": str(database.parent), "JOULEWISE_DATABASE": str(database)}
-    subprocess.run(argv, env=environ, capture_output=True, check=True)
+    return preloaded.run("run", "--gpu", "sim:h200", "--speed", "20", "--", *command, env=environ).returncode
+
+
+def token(tokens: Path) -> str:
+    """A new one in this file, with which one may read."""
+    made = preloaded.run("serve", "token", "--scope", "read", "--token-file", tokens, check=True)
+    return made.stdout.split()[-1]
 
 
 def test_a_run_that_begins_elsewhere_appears_and_ends_while_one_looks(empty, tab, tmp_path, virtual_nvml):
@@ -37,7 +43,7 @@ def test_a_run_that_begins_elsewhere_appears_and_ends_while_one_looks(empty, tab
     looking.sees("Nothing was measured yet")
     looking.sees("live", "#live")
     train = Path(__file__).parents[3] / "examples" / "train_virtual.py"
-    run(tmp_path / "empty.db", sys.executable, str(train), "--epochs", "1", "--steps", "40")
+    assert run(tmp_path / "empty.db", sys.executable, str(train), "--epochs", "1", "--steps", "40") == 0
     looking.sees("train_virtual.py --epochs 1 --steps 40")
     looking.sees("finished")
     assert looking.page.locator("main tbody tr").count() == 1
@@ -47,13 +53,13 @@ def test_a_run_that_begins_elsewhere_appears_and_ends_while_one_looks(empty, tab
 
 
 def test_a_name_full_of_markup_is_shown_as_it_is_and_does_nothing(empty, tab, tmp_path, virtual_nvml):
-    run(tmp_path / "empty.db", sys.executable, "-c", "pass", HOSTILE)
-    looking = tab(empty.url)
+    assert run(tmp_path / "empty.db", "true", HOSTILE) == 0
+    looking = tab(empty.url, own=True)
     asked_by_browser = []
     looking.page.on("dialog", lambda dialog: (asked_by_browser.append(dialog.message), dialog.dismiss()))
     for address in ("#/", "#/runs", "#/search?q=onerror"):
         looking.go(address)
-        looking.page.get_by_role("link", name="-c").or_(looking.page.locator("main .hits a")).first.wait_for()
+        looking.page.get_by_role("link", name="true").or_(looking.page.locator("main .hits a")).first.wait_for()
     looking.go("#/runs")
     assert HOSTILE in looking.text()
     looking.page.locator("main tbody a").click()
@@ -63,44 +69,36 @@ def test_a_name_full_of_markup_is_shown_as_it_is_and_does_nothing(empty, tab, tm
     assert asked_by_browser == []
 
 
-@pytest.mark.parametrize(
-    ("address", "says"),
-    [
-        ("#/", "joulewise run --tune -- python train.py"),
-        ("#/gpus", "joulewise serve --gpu 'sim:h200*2'"),
-        ("#/runs", "joulewise run -- python train.py"),
-        ("#/series", "joulewise recur run --job nightly"),
-        ("#/plans", "joulewise plan solve"),
-        ("#/clusters", "joulewise cluster up --engine sim"),
-        ("#/search?q=x", "Nothing here is called"),
-        ("#/runs/nobody", "no run"),
-        ("#/series/nobody", "no job"),
-    ],
-)
-def test_an_empty_page_says_what_to_do(browser, shared_empty, address, says):
-    looking = Tab(browser, shared_empty.url)
-    looking.go(address)
-    assert says in looking.text()
-    assert looking.serious() == []
+EMPTY = {
+    "#/": "joulewise run --tune -- python train.py",
+    "#/gpus": "joulewise serve --gpu 'sim:h200*2'",
+    "#/runs": "joulewise run -- python train.py",
+    "#/series": "joulewise recur run --job nightly",
+    "#/plans": "joulewise plan solve",
+    "#/clusters": "joulewise cluster up --engine sim",
+    "#/search?q=x": "Nothing here is called",
+    "#/runs/nobody": "no run",
+    "#/series/nobody": "no job",
+}
+
+
+def test_an_empty_page_says_what_to_do(pages, empty):
+    looking = Tab(pages, empty.url)
+    for address, says in EMPTY.items():
+        looking.go(address)
+        assert says in looking.text(), address
+        assert looking.serious() == [], address
     looking.close()
     # What is not there is answered with 404, which Chromium itself writes to its console.
     assert [each for each in looking.faults if "404" not in each] == []
 
 
-@pytest.fixture(scope="module")
-def shared_empty(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("empty")
-    serving = Serving(str(folder / "empty.db"), folder, "--no-gpu")
-    yield serving
-    serving.end()
-
-
-def test_whoever_has_no_token_is_told_once_and_may_give_one_later(browser, tmp_path):
+@pytest.mark.exhaustive
+def test_whoever_has_no_token_is_told_once_and_may_give_one_later(pages, tmp_path):
     tokens = tmp_path / "tokens"
-    argv = [sys.executable, "-m", "joulewise", "serve", "token", "--scope", "read", "--token-file", str(tokens)]
-    made = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()[-1]
+    made = token(tokens)
     serving = Serving(str(tmp_path / "x.db"), tmp_path, "--no-gpu", "--token-file", str(tokens), trusting=False)
-    looking = Tab(browser, serving.url)
+    looking = Tab(pages, serving.url, own=True)
     try:
         looking.page.goto(serving.url)
         looking.page.get_by_role("button", name="Not now").click()
@@ -118,12 +116,11 @@ def test_whoever_has_no_token_is_told_once_and_may_give_one_later(browser, tmp_p
         serving.end()
 
 
-def test_a_token_is_asked_for_once_and_kept_for_the_session(browser, tmp_path):
+def test_a_token_is_asked_for_once_and_kept_for_the_session(pages, tmp_path):
     tokens = tmp_path / "tokens"
-    argv = [sys.executable, "-m", "joulewise", "serve", "token", "--scope", "read", "--token-file", str(tokens)]
-    made = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()[-1]
+    made = token(tokens)
     serving = Serving(str(tmp_path / "x.db"), tmp_path, "--no-gpu", "--token-file", str(tokens), trusting=False)
-    looking = Tab(browser, serving.url)
+    looking = Tab(pages, serving.url, own=True)
     try:
         looking.page.goto(serving.url)
         looking.page.wait_for_selector("dialog[open]")
@@ -148,18 +145,15 @@ def test_a_token_is_asked_for_once_and_kept_for_the_session(browser, tmp_path):
 
 
 def test_a_command_that_failed_is_not_called_finished(empty, tab, tmp_path, virtual_nvml):
-    argv = [sys.executable, "-m", "joulewise", "run", "--gpu", "sim:h200", "--speed", "20", "--"]
-    environ = {**os.environ, "JOULEWISE_HOME": str(tmp_path), "JOULEWISE_DATABASE": str(tmp_path / "empty.db")}
-    failed = subprocess.run([*argv, sys.executable, "-c", "raise SystemExit(3)"], env=environ, capture_output=True)
-    assert failed.returncode == 3
+    assert run(tmp_path / "empty.db", "sh", "-c", "exit 3") == 3
     looking = tab(empty.url)
     looking.go("#/")
     assert looking.text("main tbody .chip") == "exit code 3"
 
 
-def test_the_link_that_the_server_prints_opens_the_dashboard_once(browser, tmp_path):
+def test_the_link_that_the_server_prints_opens_the_dashboard_once(pages, tmp_path):
     serving = Serving(str(tmp_path / "x.db"), tmp_path, "--no-gpu", trusting=False)
-    first, second = Tab(browser, serving.url), Tab(browser, serving.url)
+    first, second = Tab(pages, serving.url, own=True), Tab(pages, serving.url, own=True)
     try:
         first.page.goto(serving.link)
         first.sees("Nothing was measured yet")

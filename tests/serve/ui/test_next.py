@@ -8,6 +8,8 @@ import pytest
 pytest.importorskip("fastapi", reason="the server's packages are not installed (pip install 'joulewise[server]')")
 
 from tests.serve.serving import Serving
+from tests.serve.ui.tab import LOOKS
+from tests.tiers import sample
 
 pytestmark = [pytest.mark.xdist_group("dashboard"), pytest.mark.slow]
 
@@ -118,10 +120,10 @@ def test_no_more_than_three_steps_are_given(tab, fresh):
     assert len(looking.page.evaluate(STEPS, [many, [BUSY]])) == 3
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("phone", [False, True], ids=["desk", "phone"])
+@pytest.mark.sampled
+@pytest.mark.parametrize(("dark", "phone"), sample(LOOKS, 1, of="looks of a first start"))
 def test_a_first_start_says_what_to_type_and_copies_it(tab, fresh, dark, phone):
-    looking = tab(fresh.url, dark=dark, phone=phone)
+    looking = tab(fresh.url, dark=dark, phone=phone, own=True)
     looking.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     looking.go("#/")
     assert looking.text("h1") == "Nothing was measured yet"
@@ -139,7 +141,7 @@ def test_a_first_start_says_what_to_type_and_copies_it(tab, fresh, dark, phone):
 
 
 def test_where_nothing_may_be_copied_it_is_selected(tab, fresh):
-    looking = tab(fresh.url)
+    looking = tab(fresh.url, own=True)
     looking.page.add_init_script("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
     looking.go("#/")
     looking.page.get_by_role("button", name="Copy").first.click()

@@ -20,7 +20,8 @@ from tests.serve import face_toys
 from tests.serve.serving import Serving
 from tests.serve.ui import toys
 
-pytestmark = [pytest.mark.xdist_group("dashboard"), pytest.mark.slow]
+# Hours of readings, eight GPUs and three hundred jobs are written for it.
+pytestmark = [pytest.mark.xdist_group("dashboard"), pytest.mark.slow, pytest.mark.exhaustive]
 
 LONG_MS = 50.0
 """From this on a task is felt."""

@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,10 +13,12 @@ pytest.importorskip("fastapi", reason="the server's packages are not installed (
 
 from joulewise.store.database import Database
 from joulewise.store.sql import SqliteStore
+from tests import preloaded
 from tests.serve import face_toys
 from tests.serve.serving import Serving
 from tests.serve.ui import toys
 from tests.serve.ui.tab import Tab
+from tests.tiers import sample
 
 pytestmark = [pytest.mark.xdist_group("dashboard"), pytest.mark.slow]
 
@@ -49,12 +49,12 @@ def kept(tmp_path_factory) -> Iterator[Serving]:
 
 
 @pytest.fixture
-def opened(browser, kept: Serving) -> Iterator[Callable[[], Tab]]:
+def opened(pages, kept: Serving) -> Iterator[Callable[[], Tab]]:
     """Opens tabs that may only complain of what was refused."""
     tabs: list[Tab] = []
 
     def one() -> Tab:
-        tabs.append(Tab(browser, kept.url))
+        tabs.append(Tab(pages, kept.url))
         return tabs[-1]
 
     yield one
@@ -114,6 +114,7 @@ def test_an_answer_that_is_no_json_is_told_as_such(opened):
     assert "destructure" not in looking.text()
 
 
+@pytest.mark.exhaustive
 def test_a_job_that_cannot_be_read_is_a_row_that_says_why(opened):
     looking = opened()
     looking.page.route("**/api/series", lambda route: route.fulfill(json={"series": ["bad", "worse"]}))
@@ -132,7 +133,10 @@ SAVINGS = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "saved_j", "half_j", "headline", "note", "good"), SAVINGS, ids=lambda each: each)
+@pytest.mark.sampled
+@pytest.mark.parametrize(
+    ("kind", "saved_j", "half_j", "headline", "note", "good"), sample(SAVINGS, 2, of="savings"), ids=lambda each: each
+)
 def test_only_what_is_proven_to_be_saved_is_called_so(opened, kind, saved_j, half_j, headline, note, good):
     looking = opened()
     looking.go("#/plans")
@@ -147,6 +151,7 @@ def test_only_what_is_proven_to_be_saved_is_called_so(opened, kind, saved_j, hal
     assert ("EUR" in looking.text("main dl")) is good
 
 
+@pytest.mark.exhaustive
 def test_a_runs_own_saving_is_good_only_where_it_is_one(opened):
     looking = opened()
     looking.go(f"#/runs/{face_toys.TUNED}")
@@ -212,6 +217,7 @@ def test_whoever_looks_closer_sees_more_and_can_still_reach_the_decisions(opened
     )
 
 
+@pytest.mark.exhaustive
 def test_a_ribbon_that_has_not_all_decisions_says_so(opened):
     looking = opened()
     looking.go("#/plans")
@@ -236,6 +242,7 @@ def test_a_ribbon_that_has_not_all_decisions_says_so(opened):
     assert "no. 0" in rows.first.inner_text()
 
 
+@pytest.mark.exhaustive
 def test_a_filter_waits_until_it_is_told_to_show(opened):
     looking = opened()
     looking.go("#/runs")
@@ -258,6 +265,7 @@ def test_a_search_says_why_something_was_found_and_that_there_is_more(opened):
     assert looking.page.locator("#runs-query").input_value() == "many-"
 
 
+@pytest.mark.exhaustive
 def test_a_cap_that_is_nearly_kept_leaves_nothing(opened):
     looking = opened()
     path = f"/api/clusters/{face_toys.CLUSTER.replace('/', '%2F')}"
@@ -271,6 +279,7 @@ def test_a_cap_that_is_nearly_kept_leaves_nothing(opened):
         looking.go("#/plans")
 
 
+@pytest.mark.exhaustive
 def test_a_long_history_shows_its_latest_trials_and_no_run_that_is_not_over(tab):
     looking = tab()
     looking.go("#/plans")
@@ -328,15 +337,16 @@ def test_what_is_drawn_stands_out_from_its_ground(tab, dark):
 
 
 def made(tokens: Path, *scope: str) -> str:
-    argv = [sys.executable, "-m", "joulewise", "serve", "token", "--scope", *scope, "--token-file", str(tokens)]
-    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()[-1]
+    words = ["serve", "token", "--scope", *scope, "--token-file", str(tokens)]
+    return preloaded.run(*words, check=True).stdout.split()[-1]
 
 
-def test_a_token_is_asked_for_when_the_reader_asks_and_one_that_does_not_do_can_be_replaced(browser, tmp_path):
+@pytest.mark.exhaustive
+def test_a_token_is_asked_for_when_the_reader_asks_and_one_that_does_not_do_can_be_replaced(pages, tmp_path):
     tokens = tmp_path / "tokens"
     agent, reader = made(tokens, "agent", "--name", "n1"), made(tokens, "read")
     serving = Serving(str(tmp_path / "x.db"), tmp_path, "--no-gpu", "--token-file", str(tokens), trusting=False)
-    looking = Tab(browser, serving.url)
+    looking = Tab(pages, serving.url, own=True)
     try:
         looking.page.clock.install()
         looking.page.goto(serving.url)
