@@ -17,10 +17,13 @@ _GROUP: Final = "~alone"  # behind any other group of the same test, with which 
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if bears_no_company(item):
             item.add_marker(pytest.mark.xdist_group(_GROUP))
+    if getattr(config.option, "loadgroup", False):
+        # What takes long begins first, so that no worker waits for another in the end.
+        items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 def bears_no_company(item: pytest.Item) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+BARE = {"PATH": "/usr/bin:/bin", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 SUITE = """
 import os, time
 from pathlib import Path
@@ -51,11 +52,11 @@ def notes(folder: Path, beside: int, workers: int, *, crashes: str = "") -> tupl
     """What pytest prints of a suite of its own, and what its tests noted."""
     (folder / "conftest.py").write_text(CONFTEST)
     (folder / "test_suite.py").write_text(SUITE.replace("BESIDE", str(beside)).replace("CRASHES", crashes))
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.alone_last", f"--rootdir={folder}"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "xdist", "-p", "tests.alone_last", f"--rootdir={folder}"]
     done = subprocess.run(
         [*command, "-n", str(workers), "--dist", "loadgroup"],
         cwd=folder,
-        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "NOTES": str(folder / "notes")},
+        env={**BARE, "PYTHONPATH": str(ROOT), "NOTES": str(folder / "notes")},
         capture_output=True,
         text=True,
         timeout=120,

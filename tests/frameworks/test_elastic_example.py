@@ -188,6 +188,7 @@ def test_a_start_that_finds_everything_done_adds_no_second_result(jobs):
     assert [result["starts"] for result in jobs.results] == [1]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.alone
 def test_on_virtual_gpus_more_are_faster_but_not_so_many_times(tmp_path):
     lasted_s = {}

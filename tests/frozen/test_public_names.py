@@ -62,7 +62,7 @@ def test_testing_offers_its_suites() -> None:
     check("python-testing", joulewise.testing.__all__)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_framework_callables_take_what_they_took(peers_python: Path) -> None:
     done = subprocess.run(
         [str(peers_python), "-c", ASK, json.dumps(FRAMEWORKS)],

@@ -41,7 +41,7 @@ FROM_TORCH = [
 Answer = dict[str, Any]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def torch_says(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[Any, ...], Answer]:
     """Every case, asked of torch in one process of its own."""
     python = PEERS / "bin" / "python"

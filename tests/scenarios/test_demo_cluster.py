@@ -48,6 +48,7 @@ def test_the_pipeline_s_order_is_the_one_that_is_planned():
         assert pipe.order_of(stage) == planned_here
 
 
+@pytest.mark.exhaustive
 @pytest.mark.alone
 def test_a_profile_becomes_a_plan_whose_promise_the_pipeline_keeps(tmp_path, monkeypatch):
     floors, pipe, profile = part("floors"), part("train_pipe"), part("profile_pipe")
