@@ -15,6 +15,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -130,6 +131,14 @@ def test_two_processes_take_turns(one: RunningNode) -> None:
     assert len(spans) == 20
     for (_, end_s), (start_s, _) in itertools.pairwise(spans):
         assert start_s >= end_s - 1e-9
+
+
+def test_work_that_comes_late_does_not_run_beside_work_whose_end_was_told(one: RunningNode) -> None:
+    with closing(Link(one.directory)) as first, closing(Link(one.directory)) as late:
+        told = first.work(LIGHT)
+        loads = [[LIGHT.gpu_s, LIGHT.sm_share, LIGHT.dynamic_w]]
+        done = late.finish(late.send({"op": "work", "gpu": 0, "loads": loads, "since_s": told.started_s - 1e-3}))
+    assert done.started_s >= told.finished_s
 
 
 def test_threads_have_connections_of_their_own(one: RunningNode, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,9 @@ Sim = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 def test_gpustat_shows_each_gpu_with_its_power_and_its_process(peers: Path, sim: Sim) -> None:
-    done = sim("--gpu", "sim:a100,h200", "--load", "transformer", "--", peers / "gpustat", "--json")
+    # Asked twice: until its first update, a tenth of a second in, a sensor shows what was there before the load.
+    twice = f"'{peers / 'gpustat'}' --json >/dev/null; '{peers / 'gpustat'}' --json"
+    done = sim("--gpu", "sim:a100,h200", "--load", "transformer", "--", "sh", "-c", twice)
 
     assert done.returncode == 0, done.stderr
     gpus = json.loads(done.stdout)["gpus"]

@@ -66,6 +66,8 @@ class _Client:
     unread: bytearray = field(default_factory=bytearray)
     waiting: list[tuple[object, int, Job]] = field(default_factory=list)
     last: dict[int, Job] = field(default_factory=dict)
+    told_s: dict[int, float] = field(default_factory=dict)
+    """GPU → when the last work ended whose end this client has been told."""
     steps: dict[tuple[int, str], Iterator[workloads.Phase]] = field(default_factory=dict)
 
 
@@ -173,8 +175,9 @@ class Desk:
         for client in list(self._clients.values()):
             done = [entry for entry in client.waiting if entry[2].finished_s is not None]
             for entry in done:
-                request_id, _, job = entry
+                request_id, index, job = entry
                 client.waiting.remove(entry)
+                client.told_s[index] = job.finished_s or 0.0
                 answer = {"started_s": job.started_s, "finished_s": job.finished_s, "energy_j": job.energy_j}
                 if not self._send(client, request_id, answer):
                     self._drop(client, selector)
@@ -249,6 +252,8 @@ class Desk:
             at_s = min(at_s, self._clock.at_wall_s(_finite(wall_s)))
         if (since_s := request.get("since_s")) is not None:
             at_s = min(at_s, _finite(since_s))
+        # What others have been told is so: work that comes late does not begin beside theirs.
+        at_s = max([at_s, *(other.told_s.get(index, at_s) for other in self._clients.values() if other is not client)])
         if request.get("ahead"):
             self._count_coupled(client.last.get(index), at_s)
         job = gpu.submit(loads, client.pid, at_s)
