@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.tiers import sample
+
 ROOT = Path(__file__).parents[1]
 BARE = {"PATH": "/usr/bin:/bin", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 SUITE = """
@@ -65,7 +67,8 @@ def notes(folder: Path, beside: int, workers: int, *, crashes: str = "") -> tupl
     return done.stdout + done.stderr, (folder / "notes").read_text().splitlines()
 
 
-@pytest.mark.parametrize(("beside", "workers"), [(12, 3), (1, 3), (3, 1), (0, 2)])
+@pytest.mark.sampled
+@pytest.mark.parametrize(("beside", "workers"), sample([(12, 3), (1, 3), (3, 1), (0, 2)], 2, of="runs with workers"))
 def test_they_run_when_the_others_and_what_they_shared_have_ended(beside: int, workers: int, tmp_path: Path) -> None:
     said, noted = notes(tmp_path, beside, workers)
     assert f"{beside + 3} passed" in said

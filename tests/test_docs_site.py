@@ -30,6 +30,7 @@ def texts(site):
     return {page: page.read_text("utf-8") for page in site.rglob("*.html") if page.name != "404.html"}
 
 
+@pytest.mark.exhaustive
 def test_every_page_of_the_repository_is_in_the_site(site):
     pages = {page.relative_to(ROOT / "docs").with_suffix("") for page in (ROOT / "docs").rglob("*.md")}
     built = {page.relative_to(site).with_suffix("") for page in site.rglob("*.html")}
@@ -37,6 +38,7 @@ def test_every_page_of_the_repository_is_in_the_site(site):
     assert {page.with_name("index") if page.name == "README" else page for page in pages} - built == set()
 
 
+@pytest.mark.exhaustive
 def test_every_link_and_picture_of_the_site_leads_somewhere(site, texts):
     ids = {page: set(re.findall(r'\bid="?([^\s">]+)', text)) for page, text in texts.items()}
     lost, seen = [], 0
@@ -54,6 +56,7 @@ def test_every_link_and_picture_of_the_site_leads_somewhere(site, texts):
     assert lost == []
 
 
+@pytest.mark.exhaustive
 def test_the_site_asks_nobody_else_for_anything(texts):
     loaded = [
         tag
@@ -64,6 +67,7 @@ def test_the_site_asks_nobody_else_for_anything(texts):
     assert loaded == []
 
 
+@pytest.mark.exhaustive
 def test_the_pictures_are_in_the_pages(site):
     for page, picture in (("index", "frontier.svg"), ("explanation/powerflow", "cluster.png")):
         text = (site / f"{page}.html").read_text("utf-8")

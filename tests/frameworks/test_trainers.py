@@ -18,7 +18,6 @@ from joulewise.monitor.steps import StepFeed
 from joulewise.store import open_store, views
 from tests.frameworks.conftest import Client
 from tests.frameworks.installed import python_path
-from tests.tiers import sample
 
 pytestmark = pytest.mark.slow
 SOURCES = Path(inject.__file__).parents[2]
@@ -101,8 +100,8 @@ def test_a_lightning_trainer(running: node.RunningNode, client: Client, tmp_path
     assert named(untold, MarkKind.HELLO) == ["torch"]
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize("trainer", sample(["huggingface", "lightning"], 1, of="trainers that raise"))
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("trainer", ["huggingface", "lightning"])
 def test_a_training_that_raises_gives_its_setting_back_while_the_process_lives_on(
     trainer: str, client: Client, tmp_path: Path
 ) -> None:
