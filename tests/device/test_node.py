@@ -133,11 +133,15 @@ def test_two_processes_take_turns(one: RunningNode) -> None:
         assert start_s >= end_s - 1e-9
 
 
-def test_work_that_comes_late_does_not_run_beside_work_whose_end_was_told(one: RunningNode) -> None:
+@pytest.mark.parametrize("gone", [False, True])
+def test_work_that_comes_late_does_not_run_beside_work_whose_end_was_told(gone: bool, one: RunningNode) -> None:
+    loads = [[LIGHT.gpu_s, LIGHT.sm_share, LIGHT.dynamic_w]]
     with closing(Link(one.directory)) as first, closing(Link(one.directory)) as late:
         told = first.work(LIGHT)
-        loads = [[LIGHT.gpu_s, LIGHT.sm_share, LIGHT.dynamic_w]]
-        done = late.finish(late.send({"op": "work", "gpu": 0, "loads": loads, "since_s": told.started_s - 1e-3}))
+        if gone:
+            first.close()
+        request = {"op": "work", "gpu": 0, "loads": loads, "since_s": told.started_s - 1e-3}
+        done = late.finish(late.send(request))
     assert done.started_s >= told.finished_s
 
 

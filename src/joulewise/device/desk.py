@@ -99,6 +99,9 @@ class Desk:
         self._clock = clock
         self._fault, self._clear, self._load_driver, self._show = fault, clear, load_driver, show
         self._clients: dict[socket.socket, _Client] = {}
+        self._told_s: dict[int, float] = {}  # as a client's, of those that are gone
+        self._left_s: dict[tuple[int, int], float] = {}
+        """GPU and pid → when the process left the GPU."""
         self.coupled = Coupled()
         self.path = directory / SOCKET
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
@@ -221,6 +224,8 @@ class Desk:
         del self._clients[client.connection]
         selector.unregister(client.connection)
         client.connection.close()
+        for index, told_s in client.told_s.items():
+            self._told_s[index] = max(told_s, self._told_s.get(index, told_s))
         # A process may have several connections, one a thread; it leaves a GPU with the last of them.
         others = {index for other in self._clients.values() if other.pid == client.pid for index in other.last}
         for index in client.last:
@@ -228,6 +233,7 @@ class Desk:
                 self._gpus[index].withdraw([job for _, where, job in client.waiting if where == index])
             else:
                 self._gpus[index].detach(client.pid)
+                self._left_s[index, client.pid] = self._gpus[index].advance()
 
     # The ops.
 
@@ -252,8 +258,11 @@ class Desk:
             at_s = min(at_s, self._clock.at_wall_s(_finite(wall_s)))
         if (since_s := request.get("since_s")) is not None:
             at_s = min(at_s, _finite(since_s))
-        # What others have been told is so: work that comes late does not begin beside theirs.
-        at_s = max([at_s, *(other.told_s.get(index, at_s) for other in self._clients.values() if other is not client)])
+        # What others have been told is so: work that comes late does not begin beside theirs. Nor does it begin before
+        # the process left the GPU with an earlier connection, which would take it back.
+        others = [self._told_s, *(other.told_s for other in self._clients.values() if other is not client)]
+        bounds = [told_s[index] for told_s in others if index in told_s]
+        at_s = max(at_s, self._left_s.get((index, client.pid), at_s), *bounds)
         if request.get("ahead"):
             self._count_coupled(client.last.get(index), at_s)
         job = gpu.submit(loads, client.pid, at_s)
