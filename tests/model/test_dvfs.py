@@ -296,6 +296,14 @@ def test_whatever_is_told_the_answers_are_numbers(blocks: list[Block], known: bo
         H200.space.check(belief.with_net(setting))
 
 
+@pytest.mark.parametrize("clock", [0.0, 5e-324, 1e-200])
+def test_a_clock_that_no_gpu_runs_at_is_not_believed(clock: float) -> None:
+    belief = Belief(H200.space, model=H200, default_limit_w=700.0)
+    belief.tell(block(DEFAULT, 1.0, 500.0, sm_mhz=clock))
+    assert np.isfinite(belief.predict([Setting(sm_mhz=1500.0)]).time_draws).all()
+    assert belief.learnt().points[0].sm_mhz is None
+
+
 def test_a_gpu_of_which_nothing_is_known_can_be_believed_in() -> None:
     space = Space({"sm_mhz": Choices(300.0, 1800.0, 15.0)})
     belief = Belief(space, model=None, default_limit_w=None)

@@ -19,6 +19,9 @@ _FORMER = 0.01  # what another run of the same work may differ by
 _SAYS_NEW = 0.5  # standard errors by which a known setting must move to say something new
 
 
+_LEAST_MHZ = 1.0  # no GPU that works runs so slowly: whatever says less is no reading of a clock
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One measured setting: logarithms of unit time and of one GPU's average power, with relative standard errors."""
@@ -53,7 +56,7 @@ class _Seen:
         weight = 1.0 / (block.power_error**2 + 1e-8)
         self.power_weight += weight
         self.log_power += (math.log(power_w) - self.log_power) * weight / self.power_weight
-        if block.sm_mhz:
+        if block.sm_mhz is not None and block.sm_mhz >= _LEAST_MHZ:
             self.clock_s += block.duration_s
             self.clock_mhz_s += block.duration_s * block.sm_mhz
         if block.power_capped is not None:
