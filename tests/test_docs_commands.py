@@ -135,7 +135,7 @@ def test_a_cluster_can_be_tried_out_as_the_pages_say(desk: Desk) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("virtual_nvml")
+@pytest.mark.usefixtures("virtual_nvml", "may_set")
 def test_the_server_serves_as_the_pages_start_it(desk: Desk) -> None:
     pytest.importorskip("fastapi", reason="the server's packages are not installed (pip install 'joulewise[server]')")
     (desk.folder / "plans").mkdir()

@@ -14,7 +14,7 @@ from joulewise.device.remote_client import DaemonClient
 from tests.daemon.running import until
 
 
-def test_the_example_of_its_help_runs_and_sigterm_ends_it(virtual_nvml, environ, tmp_path):
+def test_the_example_of_its_help_runs_and_sigterm_ends_it(virtual_nvml, may_set, environ, tmp_path):
     here = ["--socket", "./d.sock", "--state", "./state", "--grants", "./grants", "--audit", "./audit.jsonl"]
     here += ["--socket-mode", "660"]
     words = [sys.executable, "-m", "joulewise"]

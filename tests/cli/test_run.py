@@ -58,11 +58,13 @@ def test_a_command_is_measured_and_left_alone(joulewise):
     assert written["error_j"] > 0
 
 
-def test_when_nobody_reads_the_summary_the_result_and_the_exit_code_are_kept(joulewise):
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_when_nobody_reads_the_summary_the_result_and_the_exit_code_are_kept(unbuffered, joulewise):
     unread, stderr = os.pipe()
     os.close(unread)
     argv = joulewise.argv("--json", "out.json", command=["sh", "-c", "exit 3"])
-    ran = subprocess.run(argv, env=joulewise.environ, cwd=joulewise.where, stderr=stderr, timeout=120)
+    environ = {**joulewise.environ, "PYTHONUNBUFFERED": unbuffered}
+    ran = subprocess.run(argv, env=environ, cwd=joulewise.where, stderr=stderr, timeout=120)
     os.close(stderr)
     assert ran.returncode == 3
     assert json.loads((joulewise.where / "out.json").read_text())["exit_code"] == 3

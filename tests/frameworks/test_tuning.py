@@ -196,6 +196,7 @@ def test_a_lease_says_nothing_of_the_arguments(monkeypatch: pytest.MonkeyPatch) 
     assert told == ["joulewise in train.py"]
 
 
+@pytest.mark.usefixtures("may_set")
 def test_what_a_virtual_gpu_saves_is_told_from_what_was_spent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JOULEWISE_HOME", str(tmp_path))
     monkeypatch.setattr(sys, "argv", ["train.py", "--api-key", "SECRET"])
@@ -235,6 +236,7 @@ LOOP = """
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("may_set")
 def test_a_run_is_kept_as_the_command_keeps_one_and_the_next_starts_from_what_it_learnt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -127,6 +127,7 @@ def _serve(talk: Talk, uuid: str) -> int:
 
 @pytest.mark.slow
 @pytest.mark.sampled
+@pytest.mark.usefixtures("may_set")
 @pytest.mark.parametrize(("first", "after"), FROM.items())
 def test_at_whatever_line_the_daemon_dies_the_gpu_is_as_before(first: str, after: str, scenario):
     what = f"daemon killed at lines run from the first {first} on"

@@ -12,6 +12,7 @@ WALL_S = 20
 
 @pytest.mark.slow
 @pytest.mark.sampled
+@pytest.mark.usefixtures("may_set")
 def test_memory_and_descriptors_stay_as_they_are_over_hours_of_64_gpus(scenario):
     shown = scenario("R18", "64 GPUs, accelerated, leases come and go", criterion="RSS slope ~0, descriptors constant")
     wall_s = examples(WALL_S)

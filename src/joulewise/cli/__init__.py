@@ -290,4 +290,15 @@ def main(args: list[str] | None = None) -> None:
         code = BAD_INPUT if message else 0  # without one it has shown its help, as a group of verbs does by itself
         if message:
             complain(_too_late(error) or f"{message}; {_see(error, args)}")
+    _drop_what_nobody_reads()
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _drop_what_nobody_reads() -> None:
+    """What is left of our messages when their reader has gone: the interpreter would try to write it at its end, and
+    exit with 120 instead of our code."""
+    try:
+        if sys.stderr is not None:
+            sys.stderr.flush()
+    except OSError:
+        sys.stderr = None
