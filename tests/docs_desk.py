@@ -154,7 +154,9 @@ class Desk:
         (folder / "train.py").write_text(train.lstrip(), "utf-8")
         programs = folder / "bin"
         programs.mkdir()
-        (programs / "python").symlink_to(sys.executable)
+        # No link: an interpreter that is called by another path may not find its own environment.
+        (programs / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+        (programs / "python").chmod(0o755)
         ours = "-m joulewise" if cold else f"-I -S {PROGRAM} {_forking()}"
         (programs / "joulewise").write_text(f'#!/bin/sh\nexec "{sys.executable}" {ours} "$@"\n')
         (programs / "joulewise").chmod(0o755)
