@@ -53,8 +53,12 @@ STORED: dict[str, tuple[str, ...]] = {
 LONG = ("--epochs", "1", "--steps", "400", "--step-seconds", "0.15")
 RECURRING = ("--job", "nightly", "--batch-sizes", "32..64", "--default", "32", "--target", "loss<=100")
 RECURRING += ("--max-epochs", "2", "--metric-pattern", r"epoch (?P<epoch>\d+)  evaluated  loss (?P<loss>[0-9.]+)", "--")
-SETTINGS = tuple(f"{at}tune.{part}setting" for at in ("", "trials[].") for part in ("changes[].", "advice."))
-NOT_IN_ALL = tuple(f"{at}tune.{part}." for at in ("", "trials[].") for part in ("claim", "advice", "changes[]"))
+WHERE = ("tune.", "trials[].tune.")
+SETTINGS = tuple(f"{at}{part}" for at in WHERE for part in ("changes[].setting", "advice.setting", "held"))
+"""What was set: whichever knobs."""
+NOT_IN_ALL = tuple(
+    f"{at}{part}." for at in WHERE for part in ("claim", "advice", "changes[]", "held", "untuned", "worth")
+)
 """What is told of tuning once there is something to tell."""
 VARIED: dict[str, tuple[str, ...]] = {
     "cluster-status": ("jobs[].place",),
